@@ -15,8 +15,8 @@ ITEM_BYTES = 300
 RECORD_BYTES = ITEM_BYTES + 36 + 8 + 28
 # What of a file is not items: blocks that are free, are buffers, or hold mappings and checkpoints.
 SPARE_SHARE = 0.16
-# Binary formats of traces that do not show themselves, by how the file's name begins.
-FORMATS = {"cache2k": "keys-be-u32", "scarab": "keys-be-i64"}
+# Formats of traces that do not show themselves, by how the file's name begins.
+FORMATS = {"cache2k": "keys-be-u32", "scarab": "keys-be-i64", "jedi": "jedi"}
 SHARED = (machine.TRACES, "recorded traces and distributions")
 
 

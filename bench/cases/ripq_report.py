@@ -13,7 +13,7 @@ SLRU, GDSF = ["slru-1", "slru-2", "slru-3"], ["gdsf-1", "gdsf-2", "gdsf-3"]
 POLICIES = SLRU + GDSF
 SIPQ_THETAS = [0.5, 0.9]
 # Formats that do not show, by parts of the name.
-FORMATS = {"scarab-recs": "keys-be-i64", "cache2k-": "keys-be-u32", ".lis": "arc", ".oracleGeneral": "oracle-general", ".vscsi": "vscsi"}
+FORMATS = {"scarab-recs": "keys-be-i64", "cache2k-": "keys-be-u32", "jedi-v": "jedi", ".lis": "arc", ".oracleGeneral": "oracle-general", ".vscsi": "vscsi"}
 SHORTER = {"tencentBlock.ns": "tencent-", "cloudPhysicsIO": "cloudphysics", "-conversation_trace": "", "_sampled_train_trace": "-train",
            "_sampled_val_trace": "-val"}
 ENDINGS = [".zst", ".xz", ".gz", ".csv", ".lis", ".trace", ".jsonl", ".txt", ".tsv", ".vscsi", ".load", ".sample", ".request"]

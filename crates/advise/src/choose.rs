@@ -163,6 +163,7 @@ mod tests {
             size: None,
             time: 0,
             op: Op::Get,
+            is_miss: false,
             content: None,
         };
         (0..400_000).for_each(|_| builder.add(&[get(zipf.draw(&mut random))]));

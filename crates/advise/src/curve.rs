@@ -16,7 +16,7 @@ use crate::histogram::Histogram;
 use crate::sums::Sums;
 use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
-use pumice_trace::{Op, Request};
+use pumice_trace::{OBJECT_BYTES, Op, Request};
 
 /// Of the row, at least so many places are kept.
 const PLACES_MIN: usize = 1 << 16;
@@ -48,7 +48,7 @@ pub struct CurveOptions {
 impl Default for CurveOptions {
     fn default() -> Self {
         Self {
-            object_bytes: 4096,
+            object_bytes: OBJECT_BYTES,
             ignores_sizes: false,
             keys_exact: 4 << 20,
             keys_sampled: 64 << 10,
@@ -67,7 +67,7 @@ struct Object {
 
 /// Builds a [`Curve`] of the requests it is shown.
 ///
-/// Gets count, and a miss inserts, but for gets of size 0, which missed when they were recorded: the trace has the set that followed. Sets insert, and
+/// Gets count, and a miss inserts, but for gets that missed when they were recorded: the trace has the set that followed. Sets insert, and
 /// do not count; deletes remove. A key has the size of the get that inserted it, or of its last set.
 #[derive(Debug)]
 pub struct CurveBuilder {
@@ -130,7 +130,7 @@ impl CurveBuilder {
         let recorded = request.size.filter(|_| !self.options.ignores_sizes);
         let size = recorded.unwrap_or(self.options.object_bytes).clamp(1, SIZE_MAX);
         let inserts = match request.op {
-            Op::Get => recorded != Some(0),
+            Op::Get => !request.is_miss,
             Op::Set => true,
             Op::Delete => false,
         };
@@ -402,6 +402,7 @@ mod tests {
             size: Some(size),
             time: 0,
             op: Op::Get,
+            is_miss: false,
             content: None,
         }
     }
@@ -495,15 +496,19 @@ mod tests {
 
     #[test]
     fn gets_that_missed_when_recorded_do_not_insert() {
+        let missed = Request {
+            is_miss: true,
+            ..get(1, 10)
+        };
         let found = curve(
             &[
-                get(1, 0),
-                get(1, 0),
+                missed,
+                missed,
                 Request {
                     op: Op::Set,
                     ..get(1, 10)
                 },
-                get(1, 0),
+                missed,
                 get(1, 10),
             ],
             CurveOptions::default(),

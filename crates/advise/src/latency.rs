@@ -82,6 +82,7 @@ mod tests {
             size: None,
             time: 0,
             op: Op::Get,
+            is_miss: false,
             content: None,
         };
         // Distances 1 to 100, each as often: key k again after k - 1 others.

@@ -66,6 +66,8 @@ struct Basis<'a> {
     endurance: Option<Endurance>,
     /// Seconds that the trace took.
     span: Option<f64>,
+    /// Requests that record no size, where the trace has sizes.
+    without_size: u64,
 }
 
 /// Reads a trace, and prints advice.
@@ -93,7 +95,7 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     let trace = args.source.trace()?;
     let page = args.html.as_deref().map(PageFile::create).transpose()?;
     let started = Instant::now();
-    let (curve, seconds) = read(args, &trace)?;
+    let (curve, seconds, without_size) = read(args, &trace)?;
     let span = args.span.or(seconds);
     if is_rated && span.is_none() {
         return Err(usage(
@@ -121,6 +123,7 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
         curve_seconds,
         endurance,
         span,
+        without_size,
     };
     let advice = basis.advise()?;
     if let Some(page) = page {
@@ -136,8 +139,8 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The curve of a trace, and the seconds that it took, if it has times.
-fn read(args: &AdviseArgs, trace: &Trace) -> anyhow::Result<(Curve, Option<f64>)> {
+/// The curve of a trace, the seconds that it took, if it has times, and its requests without a size, if it has sizes that count.
+fn read(args: &AdviseArgs, trace: &Trace) -> anyhow::Result<(Curve, Option<f64>, u64)> {
     let usual = CurveOptions::default();
     let mut builder = CurveBuilder::new(CurveOptions {
         object_bytes: args.object_size.max(1),
@@ -168,7 +171,11 @@ fn read(args: &AdviseArgs, trace: &Trace) -> anyhow::Result<(Curve, Option<f64>)
             // A generator has no times.
             let format = reader.format_name().parse::<Format>().ok();
             let seconds = format.map(|format| curve.ticks as f64 / format.ticks_per_second() as f64);
-            Ok((curve, seconds.filter(|seconds| *seconds > 0.0)))
+            let without_size = match args.ignore_sizes {
+                true => 0,
+                false => reader.records().without_size,
+            };
+            Ok((curve, seconds.filter(|seconds| *seconds > 0.0), without_size))
         }
     }
 }
@@ -534,6 +541,12 @@ impl Basis<'_> {
             notes.push(format!(
                 "{:.0} % of the gets are of objects that were not asked for before: a longer recording may show hits of larger caches",
                 first * 100.0
+            ));
+        }
+        if self.without_size > 0 {
+            notes.push(format!(
+                "{} requests record no size: each counts with the next of its key, or, where none comes soon, with {} bytes (--object-size)",
+                self.without_size, self.args.object_size
             ));
         }
         for row in rows.iter().filter(|row| row.flash_bytes > 0) {

@@ -21,7 +21,7 @@ use pumice_sim::{
     AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
     ReplayRules, SimError, Timed, Warmup, replay_exact, replay_flash,
 };
-use pumice_trace::{SizeDistribution, TraceError, bytes};
+use pumice_trace::{OBJECT_BYTES, SizeDistribution, TraceError, bytes};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -122,7 +122,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SHARE")]
     tier1: Option<f64>,
 
-    /// Bytes of every object, where the trace has no sizes [default: 4KiB; with --layout exact objects are counted]
+    /// Bytes of an object, where the trace has no sizes [default: 4KiB; with --layout exact objects are counted], or none of this object
     #[arg(long, value_name = "SIZE", conflicts_with = "sizes", value_parser = bytes::<u64>)]
     object_size: Option<u64>,
 
@@ -135,7 +135,7 @@ pub struct ReplayArgs {
     sizes: Option<PathBuf>,
 
     /// lookup: every access is a lookup, and a miss inserts; as-recorded: what the trace says; look-aside: what the trace says, and a
-    /// get that misses inserts, but where it missed when it was recorded, too (its size is 0); where that one hits, the set that followed is left out
+    /// get that misses inserts, but where it missed when it was recorded, too (it has no size); where that one hits, the set that followed is left out
     #[arg(long, value_name = "lookup|as-recorded|look-aside", default_value = "lookup")]
     ops: OpsMode,
 
@@ -505,7 +505,7 @@ fn missing_sizes(args: &ReplayArgs, is_exact: bool) -> anyhow::Result<MissingSiz
         Some(0) => Err(usage("--object-size `0`: an object has at least 1 byte")),
         Some(size) => Ok(MissingSizes::Fixed(size)),
         None if is_exact => Ok(MissingSizes::Unit),
-        None => Ok(MissingSizes::Fixed(4 << 10)),
+        None => Ok(MissingSizes::Fixed(OBJECT_BYTES)),
     }
 }
 
@@ -525,6 +525,7 @@ pub(crate) fn sim_error(error: SimError) -> anyhow::Error {
         | SimError::NoTimes(_)
         | SimError::NoContents(_)
         | SimError::ChunkBytes { .. }
+        | SimError::ShortChunks(_)
         | SimError::ReadOnce { .. } => usage(error.to_string()),
         SimError::Open(OpenError::Geometry(error @ GeometryError::BlockSize(_))) => {
             usage(format!("--block-size: {error}"))

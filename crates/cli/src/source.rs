@@ -15,7 +15,7 @@ pub struct Source {
     #[arg(value_name = "TRACE")]
     trace: OsString,
 
-    /// The trace's format; auto goes by content, and refuses binary formats that do not show
+    /// The trace's format; auto goes by content, and refuses a file that does not show one, or could have two
     #[arg(long, value_name = "NAME", default_value = "auto")]
     format: String,
 

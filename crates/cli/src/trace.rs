@@ -52,7 +52,7 @@ struct ConvertArgs {
     #[arg(long, value_name = "NAME")]
     to: String,
 
-    /// The size written for every object, where the trace has no sizes and the format has [default: 1]
+    /// The size written for an object, where the trace has none and the format has [default: 1]
     #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>)]
     object_size: Option<u64>,
 }
@@ -122,6 +122,13 @@ fn lines(summary: &Summary) -> String {
         })
     };
     lines.push(("footprint", bytes(summary.footprint_bytes)));
+    if let (Some(accesses @ 1..), Some(objects)) =
+        (summary.accesses_without_size, summary.objects_without_size)
+    {
+        let found =
+            format!("{accesses} accesses; {objects} objects have none at all, and are not in the footprint");
+        lines.push(("without size", found));
+    }
     if summary.bytes_requested.is_some() {
         lines.push(("requested", bytes(summary.bytes_requested)));
     }
@@ -184,11 +191,12 @@ fn converted(args: &ConvertArgs) -> anyhow::Result<String> {
     let converted = convert(&trace, &args.out, options, &mut |progress| show(&bar, progress));
     bar.clear();
     let converted = converted.map_err(trace_error)?;
-    if !converted.has_sizes && args.object_size.is_none() && !matches!(to, Format::Csv | Format::KeysBeI64) {
+    if converted.without_size > 0 && args.object_size.is_none() {
         // Nobody can be told where stderr is gone.
         let _ = writeln!(
             std::io::stderr(),
-            "pumice: note: the trace has no sizes, so each object is written with 1 byte; --object-size gives another size"
+            "pumice: note: {} requests have no size, and are written with 1 byte; --object-size gives another size",
+            converted.without_size
         );
     }
     let mut text = format!(

@@ -157,7 +157,8 @@ impl KeySource {
         let (mut reader, mut batch) = (trace.open()?, Vec::new());
         while reader.next_batch(&mut batch)? {
             for request in &batch {
-                seen.entry(request.key).or_insert(request.size);
+                let size = seen.entry(request.key).or_insert(request.size);
+                *size = size.or(request.size);
             }
             if seen.len() > LISTED_KEYS_MAX {
                 return Err(LoadError::Settings(format!(

@@ -1,7 +1,7 @@
 //! Sizes of values: fixed by the key.
 
 use crate::value::HEADER_BYTES;
-use pumice_trace::{SizeDistribution, bytes};
+use pumice_trace::{OBJECT_BYTES, SizeDistribution, bytes};
 use pumice_world::mix64;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub enum ValueSizes {
     Range(u32, u32),
     /// Drawn by key from a distribution.
     Drawn(Arc<SizeDistribution>),
-    /// What the trace says.
+    /// What the trace says, and [`OBJECT_BYTES`] where it does not.
     Recorded,
 }
 
@@ -32,7 +32,7 @@ impl ValueSizes {
                 first + ((u128::from(mix64(key ^ SALT)) * u128::from(sizes)) >> 64) as u32
             }
             ValueSizes::Drawn(sizes) => clamp(sizes.size_of(key)),
-            ValueSizes::Recorded => clamp(recorded.unwrap_or(0)),
+            ValueSizes::Recorded => clamp(recorded.unwrap_or(OBJECT_BYTES)),
         };
         size.max(HEADER_BYTES as u32)
     }
@@ -84,6 +84,7 @@ mod tests {
         );
         assert_eq!("trace".parse::<ValueSizes>().unwrap().of(1, Some(77)), 77);
         assert_eq!(ValueSizes::Recorded.of(1, Some(u64::MAX)), VALUE_BYTES_MAX);
+        assert_eq!(ValueSizes::Recorded.of(1, None), 4096);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The requests of a trace as a replay sees them: numbered, sized and filtered by the rules.
 
 use pumice_policy::MAX_OBJECTS;
-use pumice_trace::{BATCH_REQUESTS, Format, Op, Progress, Request, RequestReader, Trace};
+use pumice_trace::{BATCH_REQUESTS, Format, OBJECT_BYTES, Op, Progress, Request, RequestReader, Trace};
 
 use crate::error::SimError;
 use crate::objects::ObjectNumbers;
 use crate::rules::{MissingSizes, OpsMode, ReplayRules, Unit};
+use serde::Serialize;
 
 /// One request to a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,18 @@ pub struct Access {
     pub fills: bool,
     /// Nanoseconds since the first request, of those at one time one after the other; 0 where the trace has no times.
     pub nanos: u64,
+}
+
+/// Requests, deletes left out, that record no size in a trace with sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct WithoutSize {
+    /// All of them.
+    pub requests: u64,
+    /// Those for which no request of their key soon behind them has one: they count with the size of their object's first request, or else with
+    /// `assumed_bytes`. The others count with that size.
+    pub unknown: u64,
+    /// Bytes of an object whose first request has no size.
+    pub assumed_bytes: u64,
 }
 
 /// What a first pass over a trace finds.
@@ -49,6 +62,8 @@ pub struct Accesses<'a> {
     /// Size of every object at its first request; empty if all have the same.
     first_sizes: Vec<u64>,
     footprint: u64,
+    /// Requests whose size is not known, of the current pass.
+    unknown: u64,
     times: Times,
 }
 
@@ -117,6 +132,7 @@ impl<'a> Accesses<'a> {
             numbers: Some(ObjectNumbers::default()),
             first_sizes: Vec::new(),
             footprint: 0,
+            unknown: 0,
             times,
         })
     }
@@ -157,6 +173,24 @@ impl<'a> Accesses<'a> {
         }
     }
 
+    /// Requests without a size so far, where the trace has sizes and some have none.
+    pub fn without_size(&self) -> Option<WithoutSize> {
+        let requests = self.reader.records().without_size;
+        (self.sizing == Sizing::Recorded && requests > 0).then(|| WithoutSize {
+            requests,
+            unknown: self.unknown,
+            assumed_bytes: self.assumed_bytes(),
+        })
+    }
+
+    /// Bytes of an object whose size a trace with sizes does not tell.
+    fn assumed_bytes(&self) -> u64 {
+        match self.rules.missing_sizes {
+            MissingSizes::Fixed(bytes) => bytes.max(1),
+            MissingSizes::Unit | MissingSizes::Drawn(_) => OBJECT_BYTES,
+        }
+    }
+
     /// Whether objects are told apart from now on. If not, accesses have no numbers, a survey counts accesses alone, and no
     /// memory is taken for each object. Where sizes differ they always are, since sizes go by the object.
     pub fn tell_objects_apart(&mut self, apart: bool) {
@@ -191,7 +225,7 @@ impl<'a> Accesses<'a> {
                         size,
                         object: 0,
                         op: request.op,
-                        fills: self.rules.ops != OpsMode::AsRecorded,
+                        fills: fills(self.rules.ops, request),
                         nanos: 0,
                     }));
                     Some(())
@@ -202,7 +236,10 @@ impl<'a> Accesses<'a> {
                         first_sizes.get(object as usize).copied().unwrap_or(1)
                     }),
                 (Sizing::Recorded, OpsMode::AsRecorded | OpsMode::LookAside) => {
-                    self.number(out, |_, _, request| recorded_size(request))
+                    self.number(out, |first_sizes, object, request| {
+                        let first = || first_sizes.get(object as usize).copied();
+                        request.size.or_else(first).unwrap_or(1).max(1)
+                    })
                 }
             };
             if numbered.is_none() {
@@ -229,6 +266,7 @@ impl<'a> Accesses<'a> {
             progress(self.reader.progress());
         }
         self.reader = self.trace.open()?;
+        self.unknown = 0;
         Ok(Survey {
             accesses,
             objects: self.objects(),
@@ -243,8 +281,8 @@ impl<'a> Accesses<'a> {
         out: &mut Vec<Access>,
         size_of: impl Fn(&[u64], u32, &Request) -> u64,
     ) -> Option<()> {
+        let assumed_bytes = self.assumed_bytes();
         let numbers = self.numbers.get_or_insert_default();
-        let is_recorded = self.sizing == Sizing::Recorded;
         for request in &self.batch {
             let (object, new) = numbers.number(request.key)?;
             if new {
@@ -253,24 +291,25 @@ impl<'a> Accesses<'a> {
                     (Sizing::Drawn, MissingSizes::Drawn(distribution)) => {
                         distribution.size_of(request.key).max(1)
                     }
-                    _ => recorded_size(request),
+                    _ => match (request.size, request.op) {
+                        (Some(size), _) => size.max(1),
+                        (None, Op::Delete) => 1,
+                        (None, _) => assumed_bytes,
+                    },
                 };
                 if !matches!(self.sizing, Sizing::Same(_)) {
                     self.first_sizes.push(first);
                 }
                 self.footprint = self.footprint.saturating_add(first);
             }
+            self.unknown += u64::from(request.size.is_none() && request.op != Op::Delete);
             let size = size_of(&self.first_sizes, object, request);
             out.push(Access {
                 key: request.key,
                 size,
                 object,
                 op: request.op,
-                fills: match self.rules.ops {
-                    OpsMode::Lookup => true,
-                    OpsMode::AsRecorded => false,
-                    OpsMode::LookAside => !is_recorded || request.size != Some(0),
-                },
+                fills: fills(self.rules.ops, request),
                 nanos: 0,
             });
         }
@@ -278,6 +317,11 @@ impl<'a> Accesses<'a> {
     }
 }
 
-fn recorded_size(request: &Request) -> u64 {
-    request.size.unwrap_or(1).max(1)
+/// Whether a get that misses inserts its object.
+fn fills(ops: OpsMode, request: &Request) -> bool {
+    match ops {
+        OpsMode::Lookup => true,
+        OpsMode::AsRecorded => false,
+        OpsMode::LookAside => !request.is_miss,
+    }
 }

@@ -107,6 +107,9 @@ pub enum SimError {
         /// Its length.
         recorded: u32,
     },
+    /// Chunks shorter than a sector.
+    #[error("chunks of {0} bytes: the shortest have 512")]
+    ShortChunks(u32),
     /// A trace that changed while it was replayed.
     #[error("{0} has changed while it was read")]
     Changed(String),

@@ -25,7 +25,7 @@ mod spared;
 mod tiers;
 mod volume;
 
-pub use accesses::{Access, Accesses, Survey};
+pub use accesses::{Access, Accesses, Survey, WithoutSize};
 pub use chunk::{Addresses, ChunkCacheName, ChunkOptions, ChunkReport, replay_chunks};
 pub use counts::Counts;
 pub use direct::{DirectOptions, DirectReport, DirectRun, run_direct};

@@ -4,7 +4,7 @@ use pumice::Stats;
 use pumice_trace::Trace;
 use serde::Serialize;
 
-use crate::accesses::Accesses;
+use crate::accesses::{Accesses, WithoutSize};
 use crate::rules::{ReplayRules, Unit};
 use crate::size::CacheSize;
 
@@ -151,6 +151,8 @@ pub struct Settings {
     pub dram_ns: Option<u64>,
     /// Time of a miss in nanoseconds; null without response times.
     pub miss_ns: Option<u64>,
+    /// Requests that record no size, and what was assumed, warm-up included; null where the trace has no sizes, or all of them.
+    pub without_size: Option<WithoutSize>,
 }
 
 impl Settings {
@@ -163,6 +165,7 @@ impl Settings {
             warmup: rules.warmup.fraction(),
             flash_size: size.to_string(),
             object_size: accesses.object_size().filter(|_| accesses.unit() == Unit::Bytes),
+            without_size: accesses.without_size(),
             ..Self::default()
         }
     }
@@ -303,7 +306,7 @@ mod tests {
             device_reads device_read_bytes device_writes device_written_bytes admission flash_bytes_read_per_hit dram_hit_ratio response_ns";
         assert_eq!(names(text), contract.split_whitespace().collect::<Vec<_>>());
         let contract = "format seed ops warmup flash_size object_size object_size_is_assumed max_object_bytes alpha theta \
-            tier1 flash_write block_bytes blocks buffers device superblock trim throttle dram_ns miss_ns";
+            tier1 flash_write block_bytes blocks buffers device superblock trim throttle dram_ns miss_ns without_size";
         assert_eq!(names(settings), contract.split_whitespace().collect::<Vec<_>>());
     }
 }

@@ -18,8 +18,8 @@ pub enum OpsMode {
     /// object by a new one of the size it records; a delete removes it. Only gets count in hit ratios; all three are
     /// requests. The size of a get is that of the resident object on a hit, and what it records on a miss.
     AsRecorded,
-    /// `look-aside`: as the clients of a cache would do with another one. A get looks up, and a miss inserts the object if the get records its
-    /// size; a get of size 0 missed when it was recorded, and the trace has the set that followed: where such a get hits, the next set of its
+    /// `look-aside`: as the clients of a cache would do with another one. A get looks up, and a miss inserts the object, but for a get that missed when
+    /// it was recorded, too: of that the trace has the set that followed, and where it hits, the next set of its
     /// key is left out, as the client had not made it. Other sets, deletes and sizes are as under `as-recorded`.
     LookAside,
 }
@@ -50,7 +50,7 @@ impl FromStr for OpsMode {
     }
 }
 
-/// What objects of a trace without sizes weigh.
+/// What objects of a trace without sizes weigh, and those whose size a trace with sizes does not tell (under `Unit` [`OBJECT_BYTES`](pumice_trace::OBJECT_BYTES)).
 #[derive(Debug, Clone, Default)]
 pub enum MissingSizes {
     /// 1 each: the cache is measured in objects.

@@ -22,7 +22,7 @@ pub enum Column {
 /// |------|-------|---------|
 /// | `id` | the key's column: a number from 1, or a name if there is a header | required |
 /// | `time` | likewise; decimals are dropped | times are 0 |
-/// | `size` | likewise, in bytes | the trace has no sizes |
+/// | `size` | likewise, in bytes; empty where it is not known | the trace has no sizes |
 /// | `op` | likewise; get, read, r, set, put, write, w, delete, del or d in any case | all are gets |
 /// | `delimiter` | one character, or `comma`, `semicolon`, `tab`, `space`, `pipe` | comma |
 /// | `header` | `true` or `false`: whether the first line names the columns | false |

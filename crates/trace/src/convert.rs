@@ -26,7 +26,7 @@ const RECORDED_BYTES: usize = 64 * 1024;
 pub struct ConvertOptions {
     /// The format to write.
     pub to: Format,
-    /// The size of every object where the trace has no sizes and the format has.
+    /// The size of an object where the trace has none and the format has.
     pub object_size: u64,
 }
 
@@ -39,8 +39,8 @@ pub struct Converted {
     pub deletes_left_out: u64,
     /// Sets that became plain accesses, since the format has no operations.
     pub sets_without_op: u64,
-    /// Whether the trace has sizes.
-    pub has_sizes: bool,
+    /// Requests that have [`object_size`](ConvertOptions::object_size).
+    pub without_size: u64,
 }
 
 /// Writes `trace` to the file `out`, which must not be there; compressed with zstd if its name ends in `.zst`. Until all is
@@ -51,7 +51,7 @@ pub struct Converted {
 /// | format | keeps |
 /// |---|---|
 /// | `oracle-general` | time in seconds, key, size, and when the object is accessed next; sets become accesses, deletes are left out |
-/// | `csv` | all: `time,id,size,op`, or `time,id,op` of a trace without sizes |
+/// | `csv` | all: `time,id,size,op`, without `size` or `op` where the trace has none |
 /// | `time-id-size` | time, key, size; sets and deletes as above |
 /// | `keys-be-i64` | keys; sets and deletes as above |
 ///
@@ -78,6 +78,7 @@ pub fn convert(
     let mut form = Form {
         to: options.to,
         has_sizes: reader.has_sizes(),
+        has_ops: reader.records().have_ops,
         object_size: options.object_size,
         ticks: reader
             .format_name()
@@ -88,7 +89,7 @@ pub fn convert(
         requests: 0,
         deletes_left_out: 0,
         sets_without_op: 0,
-        has_sizes: reader.has_sizes(),
+        without_size: 0,
     };
     // Mending goes back over the file, which a compressed one does not allow.
     let mends = options.to == Format::OracleGeneral;
@@ -109,6 +110,8 @@ pub fn convert(
                 }
             }
             converted.requests += 1;
+            let needs_size = !matches!(options.to, Format::Csv | Format::KeysBeI64);
+            converted.without_size += u64::from(needs_size && request.size.is_none());
             form.write(request, &mut bytes)
                 .map_err(|what| TraceError::DoesNotFit {
                     name: trace.name().to_owned(),
@@ -165,7 +168,7 @@ impl Recorder {
         })
     }
 
-    /// Writes a request; one that sets seconds to live with those, 0 for ever.
+    /// Writes a request; one that sets seconds to live with those, 0 for ever. A size that is not known stays empty.
     ///
     /// # Errors
     /// [`TraceError::Write`].
@@ -174,11 +177,9 @@ impl Recorder {
             time, key, size, op, ..
         } = *request;
         let line = &mut self.bytes;
-        let written =
-            write!(line, "{time},{key},{},{},", size.unwrap_or(0), name_of(op)).and_then(|()| match ttl {
-                Some(ttl) => writeln!(line, "{ttl}"),
-                None => writeln!(line),
-            });
+        let size = number_or_nothing(size);
+        let ttl = number_or_nothing(ttl);
+        let written = writeln!(line, "{time},{key},{size},{},{ttl}", name_of(op));
         written.map_err(|error| self.part.error(error))?;
         if self.bytes.len() >= RECORDED_BYTES {
             self.sink
@@ -204,6 +205,10 @@ impl Recorder {
         sink.finish().map_err(|error| part.error(error))?;
         part.rename(&out)
     }
+}
+
+fn number_or_nothing(number: Option<u64>) -> String {
+    number.map_or_else(String::new, |number| number.to_string())
 }
 
 fn name_of(op: Op) -> &'static str {
@@ -311,6 +316,7 @@ impl Sink {
 struct Form {
     to: Format,
     has_sizes: bool,
+    has_ops: bool,
     object_size: u64,
     /// Units of time in a second.
     ticks: u64,
@@ -318,10 +324,11 @@ struct Form {
 
 impl Form {
     fn head(&self, out: &mut Vec<u8>) {
-        match (self.to, self.has_sizes) {
-            (Format::Csv, true) => out.extend(b"time,id,size,op\n"),
-            (Format::Csv, false) => out.extend(b"time,id,op\n"),
-            _ => {}
+        if self.to == Format::Csv {
+            out.extend(b"time,id");
+            out.extend_from_slice(if self.has_sizes { b",size" } else { b"" });
+            out.extend_from_slice(if self.has_ops { b",op" } else { b"" });
+            out.push(b'\n');
         }
     }
 
@@ -340,12 +347,16 @@ impl Form {
             }
             Format::KeysBeI64 => out.extend(key.to_be_bytes()),
             Format::Csv => {
-                let op = name_of(request.op);
-                let line = match request.size {
-                    Some(size) => writeln!(out, "{time},{key},{size},{op}"),
-                    None => writeln!(out, "{time},{key},{op}"),
-                };
-                line.map_err(|error| error.to_string())?;
+                let mut line = format!("{time},{key}");
+                if self.has_sizes {
+                    // What found nothing is known by that.
+                    let size = request.size.filter(|_| !request.is_miss);
+                    line += &format!(",{}", number_or_nothing(size));
+                }
+                if self.has_ops {
+                    line += &format!(",{}", name_of(request.op));
+                }
+                writeln!(out, "{line}").map_err(|error| error.to_string())?;
             }
             _ => writeln!(out, "{time} {key} {size}").map_err(|error| error.to_string())?,
         }

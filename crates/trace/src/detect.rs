@@ -1,7 +1,7 @@
 //! Finding a format by content.
 
 use crate::columns::Columns;
-use crate::fields::{Fields, excerpt, parse_integer, parse_u64};
+use crate::fields::{Fields, excerpt, is_blank, parse_integer, parse_u64};
 use crate::format::Format;
 use crate::formats::{
     META_BLOCK, META_KV, NASA_TSV, WIKI_TSV, shows_blkreplay, shows_fiu, shows_mqsim, shows_twitter,
@@ -10,15 +10,36 @@ use crate::formats::{
 /// Bytes that are looked at.
 pub(crate) const SAMPLE_BYTES: usize = 64 * 1024;
 
-/// The columns of a file whose first line is a header that `convert` or a recorder writes.
-pub(crate) fn converted_columns(sample: &[u8]) -> Option<Columns> {
-    let header = sample.split(|&byte| byte == b'\n').next()?;
-    let columns = match header {
-        b"time,id,size,op" | b"time,id,size,op,ttl" => "time=time,id=id,size=size,op=op,header=true",
-        b"time,id,op" => "time=time,id=id,op=op,header=true",
-        _ => return None,
-    };
-    columns.parse().ok()
+/// Columns that a header may name which shows format csv: those that `convert` and a recorder write.
+const CSV_COLUMNS: [&str; 5] = ["time", "id", "size", "op", "ttl"];
+/// Most devices, and sectors of a request, of a file that is taken for mqsim; and the lines that it has at least.
+const MQSIM_DEVICES: u64 = 256;
+const MQSIM_SECTORS: u64 = 1 << 16;
+const MQSIM_LINES: usize = 16;
+
+/// The columns of a file whose first line is a header of csv.
+pub(crate) fn headed_columns(sample: &[u8]) -> Option<Columns> {
+    let header = first_line(sample)?;
+    let names: Vec<&str> = std::str::from_utf8(header).ok()?.split(',').collect();
+    if !names.iter().all(|name| CSV_COLUMNS.contains(name)) {
+        return None;
+    }
+    let has = |name: &&str| *name != "ttl" && names.contains(name);
+    let columns = CSV_COLUMNS.iter().filter(|name| has(name));
+    let spec: String = columns.map(|name| format!("{name}={name},")).collect();
+    // Without an id it is none.
+    format!("{spec}header=true").parse().ok()
+}
+
+/// The first line that is not blank.
+fn first_line(sample: &[u8]) -> Option<&[u8]> {
+    lines(sample).find(|line| !line.iter().all(is_blank))
+}
+
+fn lines(sample: &[u8]) -> impl Iterator<Item = &[u8]> {
+    sample
+        .split(|&byte| byte == b'\n')
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
 }
 
 /// Whether every whole record could be one of oracle-general: times do not fall, and the next access is none or the number of a later
@@ -38,81 +59,95 @@ fn shows_oracle_general(sample: &[u8]) -> bool {
 /// Names the format of a file that starts with `sample`, or says why it does not show.
 ///
 /// Goes by the first line that is not blank, so that damage further on is reported with its place; formats whose files start
-/// with something else go by any line of the sample. Of records without a header only those of oracle-general have enough that any other
-/// bytes would not have. Format csv is not found here, because its columns have to be described ([`converted_columns`]);
-/// comma-separated `time,id,size` without a header is taken for `jedi`.
+/// with something else go by any line of the sample. Lines of nothing but numbers say little: where more than one format could be meant,
+/// the file is refused. Of records without a header only those of oracle-general have enough that any other
+/// bytes would not have. Format csv is not found here, because its columns have to be described ([`headed_columns`]).
 pub(crate) fn detect(sample: &[u8]) -> Result<Format, String> {
     if sample.is_empty() {
         return Err("the trace is empty".into());
     }
-    let mut lines = sample
-        .split(|&byte| byte == b'\n')
-        .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-    let Some(first) = lines.find(|line| !line.iter().all(|byte| matches!(byte, b' ' | b'\t'))) else {
+    let Some(first) = first_line(sample) else {
         return Err("the trace holds blank lines only".into());
     };
     let binary = first
         .iter()
         .find(|&&byte| byte < b' ' && byte != b'\t' || byte >= 0x7f);
-    if binary.is_none()
-        && let Some(format) = of_first_line(first)
-    {
-        return Ok(format);
-    }
-    if let Some(format) = std::iter::once(first).chain(lines).find_map(of_any_line) {
-        return Ok(format);
-    }
-    if let Some(byte) = binary {
-        if shows_oracle_general(sample) {
-            return Ok(Format::OracleGeneral);
+    let mut found = match binary {
+        Some(_) => Vec::new(),
+        None => of_first_line(first, sample),
+    };
+    for (format, shows) in OF_ANY_LINE {
+        if lines(sample).any(shows) {
+            found.push(format);
         }
-        return Err(format!(
-            "binary content (byte 0x{byte:02x}) does not show its format"
-        ));
     }
     let shown = excerpt(first);
-    Err(format!(
-        "the first line, `{shown}`, fits no text format (delimited text: --format csv with --columns)"
-    ))
-}
-
-/// The format that the first line shows.
-fn of_first_line(first: &[u8]) -> Option<Format> {
-    Some(if WIKI_TSV.is_header(first) {
-        Format::WikiTsv
-    } else if META_KV.is_header(first) {
-        Format::MetaKv
-    } else if META_BLOCK.is_header(first) {
-        Format::MetaBlock
-    } else if NASA_TSV.is_header(first) {
-        Format::NasaTsv
-    } else if first.starts_with(b"{") && memchr::memmem::find(first, b"\"hash_ids\"").is_some() {
-        Format::Mooncake
-    } else if is_triple(Fields::blanks(first)) {
-        Format::TimeIdSize
-    } else if is_triple(Fields::delimited(first, b',')) {
-        Format::Jedi
-    } else if is_arc(first) {
-        Format::Arc
-    } else if shows_mqsim(first) {
-        Format::Mqsim
-    } else if shows_twitter(first) {
-        Format::Twitter
-    } else {
-        return None;
-    })
-}
-
-/// The format that a line shows wherever it stands.
-fn of_any_line(line: &[u8]) -> Option<Format> {
-    if shows_blkreplay(line) {
-        Some(Format::Blkreplay)
-    } else if shows_fiu(line) {
-        Some(Format::Fiu)
-    } else {
-        None
+    match (&found[..], binary) {
+        ([format], _) => Ok(*format),
+        ([], Some(_)) if shows_oracle_general(sample) => Ok(Format::OracleGeneral),
+        ([], Some(byte)) => Err(format!(
+            "binary content (byte 0x{byte:02x}) does not show its format"
+        )),
+        ([], None) => Err(format!(
+            "the first line, `{shown}`, fits no text format (delimited text: --format csv with --columns)"
+        )),
+        (_, _) => {
+            let names = found.iter().map(|format| match format {
+                Format::Csv => format!("csv (--columns, such as `{}`)", columns_of(first)),
+                format => format.name().to_owned(),
+            });
+            let names: Vec<String> = names.collect();
+            Err(format!(
+                "the first line is `{shown}`, and the format could be {}",
+                names.join(" or ")
+            ))
+        }
     }
 }
+
+/// What `--columns` could be for a line of a time, an id, a size and others.
+fn columns_of(line: &[u8]) -> &'static str {
+    if line.contains(&b',') {
+        "time=1,id=2,size=3"
+    } else if line.contains(&b'\t') {
+        "time=1,id=2,size=3,delimiter=tab"
+    } else {
+        "time=1,id=2,size=3,delimiter=space"
+    }
+}
+
+/// The formats that the first line could be of.
+fn of_first_line(first: &[u8], sample: &[u8]) -> Vec<Format> {
+    let headed = [
+        (Format::WikiTsv, &WIKI_TSV),
+        (Format::MetaKv, &META_KV),
+        (Format::MetaBlock, &META_BLOCK),
+        (Format::NasaTsv, &NASA_TSV),
+    ];
+    let headed = headed.into_iter().filter(|(_, form)| form.is_header(first));
+    let mut found: Vec<Format> = headed.map(|(format, _)| format).collect();
+    if first.starts_with(b"{") && memchr::memmem::find(first, b"\"hash_ids\"").is_some() {
+        found.push(Format::Mooncake);
+    } else if is_triple(Fields::blanks(first)) {
+        found.push(Format::TimeIdSize);
+    } else if is_triple(Fields::delimited(first, b',')) {
+        // Sizes are thousands of bytes in jedi.
+        found.extend([Format::Jedi, Format::Csv]);
+    } else if numbers::<4>(first).is_some() {
+        found.push(Format::Arc);
+        found.extend((!shows_arc(sample)).then_some(Format::Csv));
+    } else if shows_mqsim(first) {
+        found.push(Format::Mqsim);
+        found.extend((!are_mqsim(sample)).then_some(Format::Csv));
+    } else if shows_twitter(first) {
+        found.push(Format::Twitter);
+    }
+    found
+}
+
+/// Formats that a line shows wherever it stands.
+const OF_ANY_LINE: [(Format, fn(&[u8]) -> bool); 2] =
+    [(Format::Blkreplay, shows_blkreplay), (Format::Fiu, shows_fiu)];
 
 fn is_triple(mut fields: Fields<'_>) -> bool {
     let time = fields.next("time").is_some_and(|field| field.time().is_ok());
@@ -125,13 +160,41 @@ fn is_triple(mut fields: Fields<'_>) -> bool {
     time && id && size && fields.next("rest").is_none()
 }
 
-fn is_arc(line: &[u8]) -> bool {
-    let mut fields = Fields::blanks(line);
-    (0..4).all(|_| {
-        fields
-            .next("number")
-            .is_some_and(|field| parse_integer(field.bytes).is_some())
-    }) && fields.next("rest").is_none()
+/// The numbers of a line that has so many and nothing else.
+fn numbers<const COUNT: usize>(line: &[u8]) -> Option<[u64; COUNT]> {
+    let fields = Fields::blanks(line).all(["number"; COUNT])?;
+    let numbers = fields.map(|field| parse_integer(field.bytes));
+    let all = numbers.iter().all(Option::is_some);
+    all.then(|| numbers.map(|number| number.unwrap_or(0)))
+}
+
+/// The lines of so many numbers, but for one that is cut short at the end of the sample.
+fn rows<const COUNT: usize>(sample: &[u8]) -> Vec<[u64; COUNT]> {
+    let whole = match memchr::memrchr(b'\n', sample) {
+        Some(end) if sample.len() == SAMPLE_BYTES => &sample[..end],
+        _ => sample,
+    };
+    lines(whole).filter_map(numbers).collect()
+}
+
+/// Whether lines of four numbers are those of arc, not of `time id size` with something else: the third is no size, as it is 0, or the first no
+/// time, as it falls somewhere, where the fourth counts lines.
+fn shows_arc(sample: &[u8]) -> bool {
+    let rows = rows::<4>(sample);
+    let pairs = || rows.windows(2).map(|pair| (pair[0], pair[1]));
+    let is_no_size = rows.iter().all(|row| row[2] == 0);
+    let is_no_time = pairs().any(|(row, next)| next[0] < row[0]);
+    let counts = pairs().all(|(row, next)| row[3].checked_add(1) == Some(next[3]));
+    rows.iter().all(|row| row[1] > 0) && (is_no_size || is_no_time && counts)
+}
+
+/// Whether lines of five numbers are those of mqsim, not of `time id size` with two others: few devices and a length that is not 0, in many lines.
+fn are_mqsim(sample: &[u8]) -> bool {
+    let rows = rows::<5>(sample);
+    let fits = |[_, device, _, sectors, op]: &[u64; 5]| {
+        *device < MQSIM_DEVICES && (1..=MQSIM_SECTORS).contains(sectors) && *op <= 1
+    };
+    rows.len() >= MQSIM_LINES && rows.iter().all(fits)
 }
 
 #[cfg(test)]
@@ -143,8 +206,8 @@ mod tests {
         for (text, format) in [
             ("1 2 3\n4 5 6\n", Format::TimeIdSize),
             ("1\t2\t3", Format::TimeIdSize),
-            ("1,2,3\n", Format::Jedi),
-            ("1 2 3 4\n\n5 6 7 8\n", Format::Arc),
+            ("1 2 0 4\n\n5 6 0 8\n", Format::Arc),
+            ("9 2 5 4\n5 6 7 5\n6 1 0 6\n", Format::Arc),
             (
                 "relative_unix\thashed_host_path_query\tresponse_size\ttime_firstbyte\r\n",
                 Format::WikiTsv,
@@ -157,7 +220,7 @@ mod tests {
                 Format::NasaTsv,
             ),
             ("0,a,1,5,2,get,0\n", Format::Twitter),
-            ("7 0 8 16 1\n", Format::Mqsim),
+            (&"7 0 8 16 1\n7 0 8 16 0\n".repeat(8), Format::Mqsim),
             (
                 "#\nstart ; sector; length ; op ;  replay_delay=0 ; replay_duration=0\n",
                 Format::Blkreplay,
@@ -175,7 +238,69 @@ mod tests {
     #[test]
     fn damage_after_the_first_line_is_left_to_the_reader() {
         assert_eq!(detect(b"1 2 3\n1 2 3 4\n\x00"), Ok(Format::TimeIdSize));
-        assert_eq!(detect(b"1 2 3 4\n1 2"), Ok(Format::Arc));
+        assert_eq!(detect(b"1 2 0 4\n1 2"), Ok(Format::Arc));
+    }
+
+    #[test]
+    fn what_could_be_of_two_formats_is_refused_with_both() {
+        let kv_and_block = "op_time,key,key_size,op,op_count,size,block_id,io_size,op_name\n";
+        let fiu = "7 1 nfsd 8 8 W 6 0 88b93b628d84082186026d9da044f173\n";
+        for (text, names, columns) in [
+            (
+                "1 5 120 0\n2 6 100 0\n3 5 120 0\n",
+                ["arc", "csv"],
+                "delimiter=space",
+            ),
+            ("1 5 0 0\n2 6 100 0\n", ["arc", "csv"], "delimiter=space"),
+            (
+                "1 5 120 0\n2 6 100 1\n3 5 120 2\n",
+                ["arc", "csv"],
+                "delimiter=space",
+            ),
+            ("3 5 120 0\n2 6 100 2\n", ["arc", "csv"], "delimiter=space"),
+            ("1 0 0 0\n", ["arc", "csv"], "delimiter=space"),
+            ("1\t5\t120\t0\n", ["arc", "csv"], "delimiter=tab"),
+            ("1,5,120\n", ["jedi", "csv"], "time=1,id=2,size=3`"),
+            (&"1 5 120 0 1\n".repeat(20), ["mqsim", "csv"], "delimiter=space"),
+            (
+                &"1 5000 120 8 1\n".repeat(20),
+                ["mqsim", "csv"],
+                "delimiter=space",
+            ),
+            ("1 5 120 8 1\n", ["mqsim", "csv"], "delimiter=space"),
+            (kv_and_block, ["meta-kv", "meta-block"], ""),
+            (
+                &format!("0.5 ; 3 ; 4 ; W ; 0 ; 0\n{fiu}"),
+                ["blkreplay", "fiu"],
+                "",
+            ),
+            (&format!("1 5 120\n{fiu}"), ["time-id-size", "fiu"], ""),
+        ] {
+            let found = detect(text.as_bytes()).unwrap_err();
+            let named = format!("could be {}", names.join(" or "));
+            assert!(
+                found.contains(&named) && found.contains(columns),
+                "{text}: {found}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_header_of_csv_names_its_columns() {
+        for (header, expected) in [
+            (
+                "time,id,size,op,ttl",
+                Some("time=time,id=id,size=size,op=op,header=true"),
+            ),
+            ("time,id,size", Some("time=time,id=id,size=size,header=true")),
+            ("id,op", Some("id=id,op=op,header=true")),
+            ("time,size", None),
+            ("time,key,size", None),
+            ("1,2,3", None),
+        ] {
+            let found = headed_columns(format!("\n{header}\r\n1,2,3\n").as_bytes());
+            assert_eq!(found, expected.map(|spec| spec.parse().unwrap()), "{header}");
+        }
     }
 
     #[test]
@@ -185,7 +310,7 @@ mod tests {
             (b"\n \n", "blank"),
             (b"\x00\x01\x02\x03", "binary"),
             (b"1 2 3\x00", "binary"),
-            (b"time,id,size\n1,2,3\n", "--columns"),
+            (b"when,what,bytes\n1,2,3\n", "--columns"),
             (b"\xff\xfe\n", "binary"),
             (b"hello", "`hello`"),
             (b"7 0 8 16 2\n", "fits no text format"),

@@ -5,7 +5,8 @@
 //! with zstd, gzip or xz; the compression is found by magic bytes and the format by content ([`Format`]), never by
 //! the file's name. A damaged trace ends in an error that names file, record and byte offset.
 //!
-//! Readers apply no replay semantics: what a size of 0, a changed size or a delete means is for the replay. A [`Summary`] has the
+//! Readers apply no replay semantics: what a size of 0, a changed size or a delete means is for the replay; but a size that a request does not record
+//! is looked for in those that follow. A [`Summary`] has the
 //! figures of a trace, and [`convert()`] writes it in another format.
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@ mod format;
 mod formats;
 mod generator;
 mod input;
+mod next_sizes;
 mod records;
 mod request;
 mod size;
@@ -33,7 +35,9 @@ pub use convert::{ConvertOptions, Converted, Recorder, convert};
 pub use error::{Compression, TraceError};
 pub use format::{Format, TraceKey};
 pub use generator::{GeneratedRequests, Generator};
-pub use request::{BATCH_REQUESTS, DiskRequests, Op, Progress, Records, Request, RequestReader};
+pub use request::{
+    BATCH_REQUESTS, DiskRequests, OBJECT_BYTES, Op, Progress, Records, Request, RequestReader, SIZE_REQUESTS,
+};
 pub use size::{Human, Size, bytes};
 pub use sizes::SizeDistribution;
 pub use summary::{ObjectSizes, Summary};

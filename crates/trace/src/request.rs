@@ -5,6 +5,12 @@ use crate::error::TraceError;
 /// How many requests a reader puts into one batch: few enough that a batch stays in the first-level cache.
 pub const BATCH_REQUESTS: usize = 512;
 
+/// Bytes of an object of which nobody says how large it is.
+pub const OBJECT_BYTES: u64 = 4 << 10;
+
+/// So many requests on, a size is looked for that a request does not record.
+pub const SIZE_REQUESTS: usize = 64 * 1024;
+
 /// What a request does to its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -22,12 +28,15 @@ pub struct Request {
     /// The object's key. Numbers stand for themselves (negative ones in two's complement); text is hashed with
     /// XXH3-64, seed 0.
     pub key: u64,
-    /// Size of the object in bytes as this request records it, or `None` where the trace has no sizes.
+    /// Size of the object in bytes as this request records it; where it records none, the next that a request of the same key does, if that is one of
+    /// the next [`SIZE_REQUESTS`]. `None` where there is neither, and where the trace has no sizes.
     pub size: Option<u64>,
     /// Time in the trace's own unit, fractions dropped; 0 where the trace has no times.
     pub time: u64,
     /// What the request does.
     pub op: Op,
+    /// Whether this is a get that found nothing when it was recorded, so that the trace has the set that followed.
+    pub is_miss: bool,
     /// What the object holds, of a read, or afterwards, of a write: equal numbers are equal contents. `None` where the trace does not say.
     pub content: Option<u64>,
 }
@@ -39,8 +48,19 @@ impl Request {
         size: None,
         time: 0,
         op: Op::Get,
+        is_miss: false,
         content: None,
     };
+
+    /// The same with the size that its record has, in a format with operations: what found nothing has no size, or one of 0 bytes.
+    pub(crate) fn with_size(self, size: Option<u64>) -> Self {
+        let is_miss = self.op == Op::Get && size.is_none_or(|size| size == 0);
+        Self {
+            size: size.filter(|_| !is_miss),
+            is_miss,
+            ..self
+        }
+    }
 }
 
 /// A reader's next batch, as [`RequestReader::next_batch`] has it: `read` fills it; after `ended` or an error there is none.
@@ -88,6 +108,8 @@ pub struct Records {
     pub count: u64,
     /// Whether records say what they do: read or write.
     pub have_ops: bool,
+    /// Requests without a size of their own, deletes left out, where the trace has sizes.
+    pub without_size: u64,
     /// The disk requests, in formats with addresses and lengths, whose records are split into pages.
     pub disk: Option<DiskRequests>,
 }
@@ -120,7 +142,7 @@ pub trait RequestReader: Send {
     /// last batch.
     fn next_batch(&mut self, out: &mut Vec<Request>) -> Result<bool, TraceError>;
 
-    /// Whether requests carry sizes: all of them, or none.
+    /// Whether the trace has sizes; a request may have none even so ([`Records::without_size`]).
     fn has_sizes(&self) -> bool;
 
     /// Name of the format or generator, after detection.

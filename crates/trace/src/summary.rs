@@ -1,7 +1,6 @@
 //! What a trace holds, in figures: one pass over it.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 use serde::Serialize;
 
@@ -12,8 +11,8 @@ use crate::trace::Trace;
 
 /// The figures of a trace. Field names are a contract; a field that does not apply is null.
 ///
-/// An object has the size of its first access, as in replays; but a size of 0 is 0, which in replays counts as 1. Shares are
-/// from 0 to 1.
+/// An object has the size of its first access that has one, as in replays; but a size of 0 is 0, which in replays counts as 1, and objects without
+/// any are left out, which in replays have one that is assumed. Shares are from 0 to 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// The trace's name as given.
@@ -26,13 +25,17 @@ pub struct Summary {
     pub accesses: u64,
     /// Distinct objects.
     pub objects: u64,
-    /// The sum of the sizes of all objects; null without sizes.
+    /// The sum of the sizes of all objects that have one; null without sizes.
     pub footprint_bytes: Option<u64>,
+    /// Accesses, deletes left out, that record no size; null without sizes.
+    pub accesses_without_size: Option<u64>,
+    /// Objects of which no access says how large they are; null without sizes.
+    pub objects_without_size: Option<u64>,
     /// The size of a page, where objects are pages.
     pub page_bytes: Option<u64>,
     /// The sum over accesses of the object's size.
     pub bytes_requested: Option<u64>,
-    /// The sum over accesses of the size that the access itself records.
+    /// The sum over accesses of the size that the access itself has.
     pub bytes_recorded: Option<u64>,
     /// The share of objects that are accessed once.
     pub one_hit_share: Option<f64>,
@@ -78,11 +81,14 @@ pub struct ObjectSizes {
 /// What is kept of an object.
 #[derive(Debug, Clone, Copy)]
 struct Object {
-    /// Size at the first access, as recorded.
+    /// Size at the first access that has one, or [`UNKNOWN`].
     size: u64,
     /// Twice the accesses, plus 1 if one had another size.
     accesses_resized: u64,
 }
+
+/// In place of a size that nobody has told yet.
+const UNKNOWN: u64 = u64::MAX;
 
 /// Sums over the accesses read so far.
 #[derive(Debug, Default)]
@@ -96,26 +102,26 @@ struct Tally {
 
 impl Tally {
     fn count(&mut self, request: &Request) {
-        let recorded = request.size.unwrap_or(1);
+        let size = request.size.map_or(UNKNOWN, |size| size.min(UNKNOWN - 1));
         self.accesses += 1;
         self.writes += u64::from(request.op != Op::Get);
-        let first = match self.objects.entry(request.key) {
-            Entry::Vacant(entry) => {
-                entry.insert(Object {
-                    size: recorded,
-                    accesses_resized: 2,
-                });
-                recorded
+        let object = self.objects.entry(request.key).or_insert(Object {
+            size,
+            accesses_resized: 0,
+        });
+        if size != UNKNOWN {
+            if object.size == UNKNOWN {
+                object.size = size;
+                // What came before counts with it, too.
+                self.bytes_requested += u128::from(size) * u128::from(object.accesses_resized >> 1);
             }
-            Entry::Occupied(mut entry) => {
-                let object = entry.get_mut();
-                object.accesses_resized += 2;
-                object.accesses_resized |= u64::from(object.size != recorded);
-                object.size
-            }
-        };
-        self.bytes_requested += u128::from(first);
-        self.bytes_recorded += u128::from(recorded);
+            object.accesses_resized |= u64::from(object.size != size);
+            self.bytes_recorded += u128::from(size);
+        }
+        object.accesses_resized += 2;
+        if object.size != UNKNOWN {
+            self.bytes_requested += u128::from(object.size);
+        }
     }
 }
 
@@ -154,7 +160,9 @@ impl Summary {
             .values()
             .filter(|object| object.accesses_resized & 1 == 1)
             .count() as u64;
-        let footprint: u128 = objects.values().map(|object| u128::from(object.size)).sum();
+        let known = objects.values().filter(|object| object.size != UNKNOWN);
+        let mut known: Vec<u64> = known.map(|object| object.size).collect();
+        let footprint: u128 = known.iter().map(|size| u128::from(*size)).sum();
         let count = objects.len() as u64;
         let in_bytes = |bytes: u128| has_sizes.then(|| u64::try_from(bytes).unwrap_or(u64::MAX));
         let requests = if records.disk.is_some() {
@@ -170,12 +178,14 @@ impl Summary {
             accesses,
             objects: count,
             footprint_bytes: in_bytes(footprint),
+            accesses_without_size: has_sizes.then_some(records.without_size),
+            objects_without_size: has_sizes.then_some(count - known.len() as u64),
             page_bytes: records.disk.map(|_| PAGE_BYTES),
             bytes_requested: in_bytes(bytes_requested),
             bytes_recorded: in_bytes(bytes_recorded),
             one_hit_share: share(one_hit, count),
             top_1_percent_share: share(most_accessed(&objects), accesses),
-            object_size: has_sizes.then(|| sizes(&objects, footprint)).flatten(),
+            object_size: sizes(&mut known, footprint),
             objects_resized: has_sizes.then_some(resized),
             write_share: of_ops(match records.disk {
                 Some(disk) => share(disk.writes, records.count),
@@ -207,8 +217,7 @@ fn most_accessed(objects: &HashMap<u64, Object>) -> u64 {
     accesses.iter().take(top).sum()
 }
 
-fn sizes(objects: &HashMap<u64, Object>, footprint: u128) -> Option<ObjectSizes> {
-    let mut sizes: Vec<u64> = objects.values().map(|object| object.size).collect();
+fn sizes(sizes: &mut [u64], footprint: u128) -> Option<ObjectSizes> {
     sizes.sort_unstable();
     let count = sizes.len();
     let largest = *sizes.last()?;
@@ -262,6 +271,23 @@ mod tests {
         let sizes = found.object_size.unwrap();
         assert_eq!((sizes.largest, sizes.mean, sizes.median), (10, 6.25, 7.5));
         assert_eq!((sizes.p1, sizes.p25, sizes.p75, sizes.p99), (0, 0, 8, 10));
+    }
+
+    #[test]
+    fn a_size_that_is_not_known_is_not_0() {
+        let text = "1,a,,get\n2,a,,get\n3,a,10,set\n4,b,,get\n5,a,30,get\n6,c,,delete\n";
+        let found = summary(Format::Csv, Some("time=1,id=2,size=3,op=4"), text);
+        assert_eq!((found.accesses, found.objects), (6, 3));
+        assert_eq!(found.footprint_bytes, Some(10));
+        assert_eq!(
+            (found.accesses_without_size, found.objects_without_size),
+            (Some(3), Some(2))
+        );
+        assert_eq!(found.bytes_requested, Some(4 * 10));
+        assert_eq!(found.bytes_recorded, Some(3 * 10 + 30));
+        assert_eq!(found.objects_resized, Some(1));
+        let sizes = found.object_size.unwrap();
+        assert_eq!((sizes.largest, sizes.mean, sizes.p1), (10, 10.0, 10));
     }
 
     #[test]

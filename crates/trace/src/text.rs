@@ -134,6 +134,7 @@ impl<P: LineParser> RequestReader for TextReader<P> {
             count: self.place.records,
             have_ops: self.parser.has_ops(),
             disk: self.parser.disk_requests(),
+            ..Records::default()
         }
     }
 

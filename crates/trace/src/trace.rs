@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use crate::columns::Columns;
-use crate::detect::{SAMPLE_BYTES, converted_columns, detect};
+use crate::detect::{SAMPLE_BYTES, detect, headed_columns};
 use crate::error::TraceError;
 use crate::format::{Format, TraceKey};
 use crate::formats::{
@@ -15,6 +15,7 @@ use crate::formats::{
 };
 use crate::generator::Generator;
 use crate::input::Input;
+use crate::next_sizes::NextSizes;
 use crate::records::{Keys, OracleGeneral, Place, RecordReader};
 use crate::request::RequestReader;
 use crate::text::TextReader;
@@ -170,7 +171,7 @@ impl Trace {
                     .at_least(SAMPLE_BYTES)
                     .map_err(|error| place.read_error(0, error))?;
                 let sample = sample.get(..SAMPLE_BYTES).unwrap_or(sample);
-                columns = converted_columns(sample);
+                columns = headed_columns(sample);
                 match columns {
                     Some(_) => Format::Csv,
                     None => detect(sample).map_err(|reason| TraceError::Undetected {
@@ -184,7 +185,7 @@ impl Trace {
         if key == TraceKey::Fingerprint && format != Format::Fiu {
             return Err(no_fingerprints(name, format.name()));
         }
-        Ok(match format {
+        let reader: Box<dyn RequestReader> = match format {
             Format::OracleGeneral => Box::new(RecordReader::<OracleGeneral>::new(window, place)),
             Format::KeysBeU32 => Box::new(RecordReader::<Keys<4, true>>::new(window, place)),
             Format::KeysBeI64 => Box::new(RecordReader::<Keys<8, true>>::new(window, place)),
@@ -208,6 +209,14 @@ impl Trace {
                     return Err(TraceError::NoColumns(name.to_owned()));
                 }
             },
+        };
+        let may_lack_sizes = matches!(
+            format,
+            Format::Csv | Format::MetaKv | Format::MetaBlock | Format::Twitter | Format::NasaTsv
+        );
+        Ok(match may_lack_sizes && reader.has_sizes() {
+            true => Box::new(NextSizes::new(reader)),
+            false => reader,
         })
     }
 }

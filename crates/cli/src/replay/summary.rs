@@ -1,7 +1,7 @@
 //! The report of a replay for people.
 
 use crate::times::people;
-use pumice_sim::Report;
+use pumice_sim::{Report, WithoutSize};
 use pumice_trace::Human;
 
 /// The report for people.
@@ -47,6 +47,18 @@ pub(super) fn summary(report: &Report) -> String {
         let what =
             "none: the trace has no sizes, so objects are counted (--object-size and --sizes give sizes)";
         lines.insert(1, ("object size", what.to_owned()));
+    }
+    if let Some(WithoutSize {
+        requests,
+        unknown,
+        assumed_bytes,
+    }) = settings.without_size
+    {
+        let what = format!(
+            "{requests} requests: {} took the next size of their key, {unknown} one that it had before, or {assumed_bytes} bytes, assumed (--object-size)",
+            requests - unknown
+        );
+        lines.insert(1, ("without a size", what));
     }
     if let (Some(written), Some(amplification)) = (report.bytes_written_host, report.app_write_amplification)
     {

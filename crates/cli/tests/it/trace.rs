@@ -76,6 +76,59 @@ fn info_says_what_is_in_a_trace() {
     assert!(text.contains("requests       100\n"), "{text}");
 }
 
+/// A part of the requests of a recording have no size: what was made of them is said.
+#[test]
+fn a_replay_says_what_it_took_for_sizes_that_are_not_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = "time,id,size,op,ttl\n1,7,,get,\n1,7,50,set,0\n2,8,,get,\n3,7,50,get,\n4,7,,delete,\n";
+    std::fs::write(folder.path().join("recorded"), rows).unwrap();
+    let replay = "replay recorded --layout exact --policy lru --flash-size 100%";
+    let found = json(folder.path(), &format!("{replay} --json"));
+    assert_eq!(found["flash_bytes"], 50 + 4096);
+    let without = &found["settings"]["without_size"];
+    assert_eq!(
+        (
+            &without["requests"],
+            &without["unknown"],
+            &without["assumed_bytes"]
+        ),
+        (&2.into(), &1.into(), &4096.into())
+    );
+    let text = said(folder.path(), &format!("{replay} --object-size 100"));
+    let expected =
+        "2 requests: 1 took the next size of their key, 1 one that it had before, or 100 bytes, assumed";
+    assert!(text.contains(expected), "{text}");
+    let text = said(folder.path(), "trace info recorded");
+    assert!(
+        text.contains("footprint      50 bytes") && text.contains("without size   2 accesses; 1 objects"),
+        "{text}"
+    );
+    let advice = "advise recorded --dram-price 4 --flash-price 0.1 --miss-latency 1ms --no-replay";
+    let text = said(folder.path(), advice);
+    assert!(text.contains("2 requests record no size"), "{text}");
+}
+
+#[test]
+fn a_file_that_could_have_two_formats_is_refused_with_both() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("four"), "1 5 120 0\n2 6 80 0\n3 5 120 0\n").unwrap();
+    std::fs::write(folder.path().join("commas"), "1,5,120\n").unwrap();
+    for (line, names) in [
+        ("trace info four", "arc or csv"),
+        ("replay commas", "jedi or csv"),
+    ] {
+        let (status, text) = refused(folder.path(), line);
+        assert_eq!(status, Some(2), "{text}");
+        assert!(text.contains(names) && text.contains("--columns"), "{text}");
+    }
+    let columns = "--columns time=1,id=2,size=3,delimiter=space";
+    let found = json(folder.path(), &format!("trace info four {columns} --json"));
+    assert_eq!(
+        (&found["requests"], &found["footprint_bytes"]),
+        (&3.into(), &200.into())
+    );
+}
+
 #[test]
 fn a_replay_by_fingerprint_finds_content_under_any_address() {
     let folder = tempfile::tempdir().unwrap();
@@ -188,7 +241,7 @@ fn what_convert_wrote_is_read_and_a_format_that_cannot_be_right_is_doubted() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{rest}: {errors}");
         assert_eq!(
-            errors.contains("note: the trace has no sizes"),
+            errors.contains("note: 40 requests have no size"),
             is_said,
             "{rest}: {errors}"
         );

@@ -62,7 +62,9 @@ pub(super) struct Austere {
     /// By bucket, the newest first.
     mappings: Vec<Vec<Mapping>>,
     /// By bucket and slot: the content of each subchunk.
-    slots: Vec<[u64; BUCKET_SLOTS]>,
+    slots: Vec<Vec<u64>>,
+    /// Slots of each of these buckets: [`BUCKET_SLOTS`], or fewer in the one bucket of a cache that has no room for as many.
+    bucket_slots: usize,
     sketch: Sketch,
     drive: Ftl,
     tally: Tally,
@@ -85,14 +87,18 @@ fn content_hash(content: u64) -> u64 {
 
 impl Austere {
     pub(super) fn new(volume: Volume, drive: Ftl) -> Self {
-        let slots = volume.cache_bytes / (SUBCHUNK_BYTES + METADATA_BYTES);
-        let buckets = (slots as usize / BUCKET_SLOTS).max(1);
+        let slots = (volume.cache_bytes / (SUBCHUNK_BYTES + METADATA_BYTES)) as usize;
+        let buckets = (slots / BUCKET_SLOTS).max(1);
+        // The metadata of a bucket are whole pages.
+        let metadata_slots = (METADATA_PAGE_BYTES / METADATA_BYTES) as usize;
+        let bucket_slots = slots.min(BUCKET_SLOTS) / metadata_slots * metadata_slots;
         let address_buckets = volume.mappings.div_ceil(BUCKET_SLOTS as u64).max(1);
         Self {
             volume,
             mappings: vec![Vec::new(); address_buckets as usize],
-            slots: vec![[EMPTY; BUCKET_SLOTS]; buckets],
-            sketch: Sketch::new(buckets * BUCKET_SLOTS),
+            slots: vec![vec![EMPTY; bucket_slots]; buckets],
+            bucket_slots,
+            sketch: Sketch::new(buckets * bucket_slots),
             drive,
             tally: Tally::default(),
         }
@@ -113,10 +119,11 @@ impl Austere {
         at.is_some_and(|at| self.slots[bucket][at] == content)
     }
 
-    /// Subchunks of a content.
+    /// Subchunks of a content, at most a bucket's slots.
     fn subchunks(&self, content: u64) -> usize {
         let bytes = stored_bytes(content, self.volume.chunk_bytes);
-        u64::from(bytes).div_ceil(SUBCHUNK_BYTES) as usize
+        let subchunks = u64::from(bytes).div_ceil(SUBCHUNK_BYTES) as usize;
+        subchunks.min(self.bucket_slots)
     }
 
     /// The slots that cost least: what the chunks in them, also in part, are worth together.
@@ -124,7 +131,7 @@ impl Austere {
         let slots = &self.slots[bucket];
         // What each chunk is worth, at its first slot; then sums of those that a window begins or touches.
         let mut worth = [0u64; BUCKET_SLOTS];
-        for at in 0..BUCKET_SLOTS {
+        for at in 0..slots.len() {
             let is_first = at == 0 || slots[at - 1] != slots[at];
             worth[at] = match slots[at] {
                 EMPTY => 0,
@@ -141,7 +148,7 @@ impl Austere {
             }
             sum
         };
-        (0..=BUCKET_SLOTS - wanted)
+        (0..=slots.len() - wanted)
             .min_by_key(|start| cost(*start))
             .unwrap_or(0)
     }
@@ -160,7 +167,7 @@ impl Austere {
             let other = self.slots[bucket][at];
             self.evict(bucket, other);
         }
-        let wanted = self.subchunks(content).min(BUCKET_SLOTS);
+        let wanted = self.subchunks(content);
         let start = self.victims(bucket, wanted);
         for at in start..start + wanted {
             let victim = self.slots[bucket][at];
@@ -170,10 +177,10 @@ impl Austere {
         }
         self.slots[bucket][start..start + wanted].fill(content);
         self.tally.stored(stored_bytes(content, self.volume.chunk_bytes));
-        let slot = (bucket * BUCKET_SLOTS + start) as u64;
-        let region = (self.slots.len() * BUCKET_SLOTS) as u64 * METADATA_BYTES;
+        let slot = (bucket * self.bucket_slots + start) as u64;
+        let region = (self.slots.len() * self.bucket_slots) as u64 * METADATA_BYTES;
         self.write(region + slot * SUBCHUNK_BYTES, wanted as u64 * SUBCHUNK_BYTES);
-        bucket * BUCKET_SLOTS + start
+        bucket * self.bucket_slots + start
     }
 
     fn write(&mut self, offset: u64, bytes: u64) {
@@ -235,7 +242,7 @@ impl Austere {
             Some(at) => {
                 self.tally.duplicates += 1;
                 if is_new {
-                    self.write_metadata(bucket * BUCKET_SLOTS + at);
+                    self.write_metadata(bucket * self.bucket_slots + at);
                 }
             }
             None => {
@@ -272,10 +279,10 @@ impl ChunkCache for Austere {
     fn finish(&mut self) -> Result<Tally, SimError> {
         let mut contents = 0;
         for bucket in &self.slots {
-            let firsts = (0..BUCKET_SLOTS).filter(|at| *at == 0 || bucket[at - 1] != bucket[*at]);
+            let firsts = (0..bucket.len()).filter(|at| *at == 0 || bucket[at - 1] != bucket[*at]);
             contents += firsts.filter(|at| bucket[*at] != EMPTY).count() as u64;
         }
-        let slots = (self.slots.len() * BUCKET_SLOTS) as u64;
+        let slots = (self.slots.len() * self.bucket_slots) as u64;
         Ok(Tally {
             mapped: self.mappings.iter().map(|bucket| bucket.len() as u64).sum(),
             contents,

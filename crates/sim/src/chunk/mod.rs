@@ -22,6 +22,8 @@ use std::time::Instant;
 
 /// Bytes of a chunk where a trace has no sizes.
 const CHUNK_BYTES: u32 = 32 << 10;
+/// The shortest chunk: a sector.
+const CHUNK_BYTES_MIN: u32 = 512;
 /// A block has room for so many chunks at least.
 const BLOCK_CHUNKS_MIN: u64 = 4;
 /// Contents of a chunk's room, as they compress to a half.
@@ -304,6 +306,9 @@ fn survey(
         }
         (given, recorded) => given.or(recorded).unwrap_or(CHUNK_BYTES),
     };
+    if chunk_bytes < CHUNK_BYTES_MIN {
+        return Err(SimError::ShortChunks(chunk_bytes));
+    }
     Ok(Surveyed { numbers, chunk_bytes })
 }
 

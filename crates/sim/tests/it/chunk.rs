@@ -152,3 +152,42 @@ fn traces_without_contents_and_wrong_sizes_are_refused() {
     }
     assert!("lru".parse::<ChunkCacheName>().is_err());
 }
+
+/// A cache that has no room for a bucket of `austere`, and chunks of any length, are replayed or refused.
+#[test]
+fn small_caches_and_odd_chunks_are_replayed_or_refused() {
+    let trace = trace("block:chunks=900,requests=3000,writes=1.0,duplicates=0.15,theta=0.2,seed=3");
+    let run = |cache: &str, chunk_bytes, size: &str| {
+        let options = ChunkOptions {
+            cache: cache.parse().unwrap(),
+            addresses: "4d".parse().unwrap(),
+            size: size.parse().unwrap(),
+            chunk_bytes: Some(chunk_bytes),
+            dram_bytes: None,
+            block_bytes: None,
+            superblock_blocks: 1,
+        };
+        replay_chunks(&trace, &options, &mut |_| {})
+    };
+    for cache in ALL {
+        for chunk_bytes in [0, 1, 511] {
+            let refused = run(cache, chunk_bytes, "1MiB").unwrap_err();
+            assert!(
+                matches!(refused, SimError::ShortChunks(bytes) if bytes == chunk_bytes),
+                "{refused}"
+            );
+        }
+        for chunk_bytes in [512, 4 << 10, 32 << 10] {
+            for size in ["25%", "600KiB", "1060KiB", "1100KiB"] {
+                let _ = run(cache, chunk_bytes, size);
+            }
+        }
+    }
+    let report = run("austere", 4 << 10, "25%").unwrap();
+    assert!((1..=104).contains(&report.contents), "{}", report.contents);
+    assert!(
+        report
+            .device_write_amplification
+            .is_some_and(|times| times >= 1.0)
+    );
+}

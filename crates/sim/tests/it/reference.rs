@@ -36,12 +36,13 @@ pub(super) fn traces() -> Option<PathBuf> {
     None
 }
 
-/// Entries whose format has to be named, since it is binary without a header. All others are found by content.
+/// Entries whose format has to be named, since it does not show. All others are found by content.
 fn format_of(file: &str) -> Option<Format> {
     match file {
         "kv/scarab-recs.trace.xz" => Some(Format::KeysBeI64),
         "kv/cache2k-orm-busy.trace.xz" | "kv/cache2k-web07.trace.xz" => Some(Format::KeysBeU32),
         "block/cloudPhysicsIO.vscsi.zst" => Some(Format::Vscsi),
+        "object/jedi-v.gen_sequence.txt.zst" => Some(Format::Jedi),
         _ => None,
     }
 }

@@ -157,6 +157,54 @@ fn look_aside_leaves_out_the_set_that_followed_a_miss_which_hits_here() {
     assert_eq!((report.bytes_inserted, report.objects_cached), (Some(60), 2));
 }
 
+/// As `trace record` writes it: what missed has no size, and the set that followed has.
+#[test]
+fn a_request_without_a_size_has_the_next_of_its_key() {
+    let sizes = "id=1,size=2,op=3";
+    let recorded = sample(
+        sizes,
+        "a,,get a,10,set b,,get b,30,set a,10,get b,30,get a,10,get",
+    );
+    let told = sample(
+        sizes,
+        "a,10,get a,10,set b,30,get b,30,set a,10,get b,30,get a,10,get",
+    );
+    for size in ["100%", "75%", "25%"] {
+        let (found, expected) = (recorded.replay("lru", size), told.replay("lru", size));
+        assert_eq!(
+            (found.object_hit_ratio, found.byte_hit_ratio, found.flash_bytes),
+            (
+                expected.object_hit_ratio,
+                expected.byte_hit_ratio,
+                expected.flash_bytes
+            ),
+            "{size}"
+        );
+        assert_eq!(expected.settings.without_size, None);
+        let without = found.settings.without_size.unwrap();
+        assert_eq!((without.requests, without.unknown), (2, 0));
+    }
+    // What never has a size has one that is assumed, and what has one later keeps that.
+    let rules = |missing_sizes| ReplayRules {
+        missing_sizes,
+        ..ReplayRules::default()
+    };
+    let unknown = sample(sizes, "a,,get b,10,set b,,get a,,get c,,delete");
+    for (sizes, assumed) in [(MissingSizes::Fixed(100), 100), (MissingSizes::Unit, 4096)] {
+        let report = unknown.replay_with("lru", "100%", rules(sizes)).unwrap();
+        assert_eq!(report.flash_bytes, Some(assumed + 10));
+        let without = report.settings.without_size.unwrap();
+        assert_eq!(
+            (without.requests, without.unknown, without.assumed_bytes),
+            (3, 3, assumed)
+        );
+        assert_eq!(
+            report.byte_hit_ratio,
+            Some((assumed + 10) as f64 / (2 * assumed + 20) as f64)
+        );
+    }
+}
+
 #[test]
 fn as_recorded_a_set_that_outgrows_the_cache_leaves_nothing_stale() {
     let rules = ReplayRules {

@@ -81,7 +81,7 @@ impl LineParser for Blkreplay {
             start.time()?,
             read_or_write(op).unwrap_or(Op::Get),
             None,
-            None,
+            &[],
         )
     }
 

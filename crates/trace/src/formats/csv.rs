@@ -6,7 +6,7 @@ use crate::request::{Op, Request};
 use crate::text::LineParser;
 
 /// Delimited text. A field may stand in double quotes and then hold the delimiter, but no line end; `""` inside quotes
-/// is kept as it is, which changes no number and no key's identity.
+/// is kept as it is, which changes no number and no key's identity. A size that is not known is left empty.
 pub(crate) struct Csv {
     columns: Columns,
     id: usize,
@@ -68,7 +68,7 @@ impl LineParser for Csv {
     }
 
     fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault> {
-        let mut request = Request::BLANK;
+        let (mut request, mut size) = (Request::BLANK, None);
         let mut last = 0;
         split(line, self.columns.delimiter, |number, field| {
             last = number;
@@ -79,8 +79,8 @@ impl LineParser for Csv {
             if Some(number) == self.time {
                 request.time = named("time").time()?;
             }
-            if Some(number) == self.size {
-                request.size = Some(named("size").unsigned()?);
+            if Some(number) == self.size && !field.bytes.is_empty() {
+                size = Some(named("size").unsigned()?);
             }
             if Some(number) == self.op {
                 request.op = op_of(named("op"))?;
@@ -96,7 +96,10 @@ impl LineParser for Csv {
             let what = format!("expected at least {wanted} columns, found {last}");
             return Err(Fault { at: line.len(), what });
         }
-        out.push(request);
+        out.push(match (self.size, self.op) {
+            (Some(_), Some(_)) => request.with_size(size),
+            _ => Request { size, ..request },
+        });
         Ok(())
     }
 }

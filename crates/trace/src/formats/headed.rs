@@ -1,5 +1,5 @@
 //! Formats in which a header names the columns, in any order: `meta-kv`, `meta-block`, `wiki-tsv` and `nasa-tsv`. Every record is one
-//! request.
+//! request, but in `nasa-tsv`, where some are none.
 
 use crate::fields::{Fault, Field, Fields, Header};
 use crate::request::{Op, Request};
@@ -14,6 +14,11 @@ type Column = (&'static str, &'static str);
 type OpOf = fn(Field<'_>) -> Result<Op, Fault>;
 /// Whether a line is a record.
 type IsRecord = fn(&[u8]) -> bool;
+/// A column by its name, and what it has in records that count.
+type Counts = (&'static str, &'static [&'static [u8]]);
+
+/// Columns of this kind that a format may have.
+const COUNTS: usize = 2;
 
 /// One of the formats.
 pub(crate) struct Form {
@@ -24,7 +29,9 @@ pub(crate) struct Form {
     key: Column,
     key_of: fn(Field<'_>) -> Result<u64, Fault>,
     size: Column,
-    size_of: fn(Field<'_>) -> Result<u64, Fault>,
+    size_of: fn(Field<'_>) -> Result<Option<u64>, Fault>,
+    /// Records that have something else in one of these columns are no requests.
+    counts: [Option<Counts>; COUNTS],
     op: Option<(Column, OpOf)>,
     /// Names that tell its header from others, beside those.
     telling: &'static [&'static str],
@@ -58,7 +65,8 @@ pub(crate) const META_BLOCK: Form = Form {
     key: ("block_id", "block_id"),
     key_of: |field| field.text_key(),
     size: ("io_size", "io_size"),
-    size_of: |field| field.unsigned(),
+    size_of: |field| field.unsigned().map(Some),
+    counts: [None; COUNTS],
     op: Some((("op_name", "op_name"), |field| {
         if field.bytes.starts_with(b"getChunkData") {
             Ok(Op::Get)
@@ -82,7 +90,8 @@ pub(crate) static WIKI_TSV: Form = Form {
     key: ("hashed_host_path_query", "key"),
     key_of: |field| field.integer_key(),
     size: ("response_size", "size"),
-    size_of: |field| field.unsigned(),
+    size_of: |field| field.unsigned().map(Some),
+    counts: [None; COUNTS],
     op: None,
     telling: &[],
     headless: Some((
@@ -93,8 +102,8 @@ pub(crate) static WIKI_TSV: Form = Form {
 };
 
 /// `nasa-tsv`: the HTTP logs of NASA's Kennedy Space Center (1995): `host logname time method url response bytes`, also without a
-/// header. The key is the URL, which is text and is hashed; the size is the bytes of the reply, 0 where there are none (`-` or
-/// nothing). Every record is a get, whatever its method and response.
+/// header. The key is the URL, which is text and is hashed; the size is the bytes of the reply, and not known where there were none (`-`, 0 or
+/// nothing). A record is a get if a cache could have served it: method GET, and the response 200 (OK) or 304 (not modified).
 pub(crate) static NASA_TSV: Form = Form {
     delimiter: b'\t',
     time: ("time", "time"),
@@ -103,12 +112,19 @@ pub(crate) static NASA_TSV: Form = Form {
     key_of: |field| field.text_key(),
     size: ("bytes", "bytes"),
     size_of: |field| match field.bytes {
-        b"" | b"-" => Ok(0),
-        _ => field.unsigned(),
+        b"" | b"-" => Ok(None),
+        _ => Ok(Some(field.unsigned()?).filter(|bytes| *bytes > 0)),
     },
+    counts: [Some(("method", &[b"GET"])), Some(("response", &[b"200", b"304"]))],
     op: None,
     telling: &["host"],
-    headless: Some((|line| !NASA_TSV.names_columns(line), Places::of(2, 4, 6, 7))),
+    headless: Some((
+        |line| !NASA_TSV.names_columns(line),
+        Places {
+            counts: [Some(3), Some(5)],
+            ..Places::of(2, 4, 6, 7)
+        },
+    )),
     is_exact: false,
 };
 
@@ -133,7 +149,12 @@ impl Form {
         let key = header.required(self.key.0)?;
         let op = self.op.map(|((name, _), _)| header.required(name)).transpose()?;
         let size = header.required(self.size.0)?;
-        let last = [time, Some(key), op, Some(size)].into_iter().flatten().max();
+        let mut counts = [None; COUNTS];
+        for (place, column) in counts.iter_mut().zip(self.counts) {
+            *place = column.map(|(name, _)| header.required(name)).transpose()?;
+        }
+        let others = [time, Some(key), op, Some(size)];
+        let last = others.into_iter().chain(counts).flatten().max();
         let columns = match self.is_exact {
             true => header.len(),
             false => last.map_or(0, |last| last + 1),
@@ -143,6 +164,7 @@ impl Form {
             key,
             size,
             op,
+            counts,
             columns,
         })
     }
@@ -155,6 +177,7 @@ struct Places {
     key: usize,
     size: usize,
     op: Option<usize>,
+    counts: [Option<usize>; COUNTS],
     columns: usize,
 }
 
@@ -165,6 +188,7 @@ impl Places {
             key,
             size,
             op: None,
+            counts: [None; COUNTS],
             columns,
         }
     }
@@ -199,13 +223,14 @@ impl LineParser for Headed {
 
     fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault> {
         let Self { form, places } = self;
-        let mut request = Request::BLANK;
+        let (mut request, mut size) = (Request::BLANK, None);
+        let mut counts = true;
         let mut fields = Fields::delimited(line, form.delimiter);
         for column in 0..places.columns {
             if column == places.key {
                 request.key = (form.key_of)(fields.required(form.key.1)?)?;
             } else if column == places.size {
-                request.size = Some((form.size_of)(fields.required(form.size.1)?)?);
+                size = (form.size_of)(fields.required(form.size.1)?)?;
             } else if Some(column) == places.time {
                 request.time = fields.required(form.time.1)?.time()?;
             } else if let Some(((_, name), op_of)) = form.op
@@ -213,13 +238,22 @@ impl LineParser for Headed {
             {
                 request.op = op_of(fields.required(name)?)?;
             } else {
-                fields.required("last column")?;
+                let field = fields.required("last column")?;
+                let wanted = form.counts.iter().flatten().zip(places.counts);
+                counts &= wanted
+                    .filter(|(_, place)| *place == Some(column))
+                    .all(|((_, values), _)| values.contains(&field.bytes));
             }
         }
         if form.is_exact {
             fields.finish()?;
         }
-        out.push(request);
+        if counts {
+            out.push(match form.op {
+                Some(_) => request.with_size(size),
+                None => Request { size, ..request },
+            });
+        }
         Ok(())
     }
 }

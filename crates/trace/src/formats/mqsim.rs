@@ -48,7 +48,7 @@ impl LineParser for Mqsim {
             _ => return Err(kind.fault("0 (write) or 1 (read)")),
         };
         fields.finish()?;
-        extent.split(&mut self.pages, time, op, None, None)
+        extent.split(&mut self.pages, time, op, None, &[])
     }
 
     fn resume(&mut self, out: &mut Vec<Request>) {

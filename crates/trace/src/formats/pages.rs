@@ -8,6 +8,8 @@ use pumice_world::mix64;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Bytes of a sector, in which addresses are given.
 const SECTOR_BYTES: u64 = 512;
+/// Sectors of a page.
+pub(super) const PAGE_SECTORS: u64 = PAGE_BYTES / SECTOR_BYTES;
 /// Most bytes of one record, which is what 32 bits can say; a record with more is damaged.
 const MAX_BYTES: u64 = 4 << 30;
 /// Bits of a key that hold the page, in formats with several devices; those above hold the device.
@@ -15,15 +17,15 @@ const PAGE_BITS: u32 = 44;
 
 /// One disk request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DiskRequest {
+pub(crate) struct DiskRequest<'a> {
     pub(crate) time: u64,
     pub(crate) op: Op,
     /// The device, in formats with several.
     pub(crate) device: Option<u64>,
     pub(crate) sector: u64,
     pub(crate) bytes: u64,
-    /// What its pages hold, in formats that say so: the first page this, the others a mix of this and their number.
-    pub(crate) content: Option<u64>,
+    /// What its pages hold, in order, in formats that say so. Pages beyond the last that is named hold a mix of the first and their number.
+    pub(crate) contents: &'a [u64],
 }
 
 /// Which part of a disk request cannot be.
@@ -53,7 +55,7 @@ pub(crate) struct Pages {
     op: Option<Op>,
     next_key: u64,
     pages_left: u64,
-    content: Option<u64>,
+    contents: Vec<u64>,
     /// Pages that have come of the request.
     pages_done: u64,
     counts: DiskRequests,
@@ -61,7 +63,7 @@ pub(crate) struct Pages {
 
 impl Pages {
     /// Takes a disk request, whose pages then come from [`resume`](Pages::resume).
-    pub(crate) fn split(&mut self, request: DiskRequest) -> Result<(), Misfit> {
+    pub(crate) fn split(&mut self, request: DiskRequest<'_>) -> Result<(), Misfit> {
         let DiskRequest { sector, bytes, .. } = request;
         let start = sector.checked_mul(SECTOR_BYTES).ok_or(Misfit::Sector)?;
         let end = start
@@ -87,7 +89,8 @@ impl Pages {
         self.next_key = base + first_page;
         self.pages_left = pages;
         self.pages_done = 0;
-        self.content = request.content;
+        self.contents.clear();
+        self.contents.extend_from_slice(request.contents);
         let counts = &mut self.counts;
         counts.bytes = counts.bytes.saturating_add(bytes);
         if request.op != Op::Get {
@@ -106,16 +109,18 @@ impl Pages {
             .pages_left
             .min(BATCH_REQUESTS.saturating_sub(out.len()) as u64);
         let (time, op) = (self.time, self.op.unwrap_or(Op::Get));
-        let (first, done, content) = (self.next_key, self.pages_done, self.content);
+        let (key, done, contents) = (self.next_key, self.pages_done, &self.contents);
         out.extend((0..count).map(|page| Request {
-            key: first + page,
+            key: key + page,
             size: Some(PAGE_BYTES),
             time,
             op,
-            content: content.map(|content| match done + page {
-                0 => content,
-                number => mix64(content ^ number),
+            content: contents.first().map(|first| {
+                let number = done + page;
+                let named = contents.get(number as usize).copied();
+                named.unwrap_or_else(|| mix64(first ^ number))
             }),
+            ..Request::BLANK
         }));
         self.next_key += count;
         self.pages_done += count;
@@ -151,14 +156,14 @@ impl Extent<'_> {
     }
 
     /// Splits the request into `pages`; what cannot be is a fault of its field. `device` stands for the device's field where
-    /// that is not its number, `content` for what it holds.
+    /// that is not its number, `contents` for what its pages hold.
     pub(crate) fn split(
         &self,
         pages: &mut Pages,
         time: u64,
         op: Op,
         device: Option<u64>,
-        content: Option<u64>,
+        contents: &[u64],
     ) -> Result<(), Fault> {
         let device = match (device, self.device) {
             (None, Some(field)) => Some(field.unsigned()?),
@@ -170,7 +175,7 @@ impl Extent<'_> {
             device,
             sector: self.sector.unsigned()?,
             bytes: self.bytes()?,
-            content,
+            contents,
         };
         pages.split(request).map_err(|misfit| {
             let field = match misfit {
@@ -195,7 +200,7 @@ mod tests {
             device,
             sector,
             bytes,
-            content: None,
+            contents: &[],
         };
         pages.split(request)?;
         let mut out = Vec::new();
@@ -250,7 +255,7 @@ mod tests {
                 device: None,
                 sector,
                 bytes,
-                content: None,
+                contents: &[],
             };
             pages.split(request).unwrap();
         }

@@ -74,11 +74,11 @@ impl LineParser for Twitter {
         let [time, key, key_size, value_size, _, op, ttl] = fields_of(line)?;
         let request = Request {
             key: key.text_key()?,
-            size: Some(value_size.unsigned()?),
             time: time.time()?,
             op: op_of(op)?,
-            content: None,
+            ..Request::BLANK
         };
+        let request = request.with_size(Some(value_size.unsigned()?));
         key_size.unsigned()?;
         ttl.unsigned()?;
         out.push(request);

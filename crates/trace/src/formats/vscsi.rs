@@ -19,7 +19,7 @@ pub(crate) struct VscsiReader {
 }
 
 /// A record, or what is wrong at which of its bytes.
-fn decode(record: &[u8]) -> Result<DiskRequest, (u64, String)> {
+fn decode(record: &[u8]) -> Result<DiskRequest<'static>, (u64, String)> {
     let version = u16::from_le_bytes(bytes_at(record, 14)) >> 8;
     if version != 1 {
         return Err((14, format!("version: expected 1, found {version}")));
@@ -40,7 +40,7 @@ fn decode(record: &[u8]) -> Result<DiskRequest, (u64, String)> {
         device: None,
         sector: u64::from_le_bytes(bytes_at(record, 16)),
         bytes: u64::from(u32::from_le_bytes(bytes_at(record, 4))),
-        content: None,
+        contents: &[],
     })
 }
 
@@ -97,6 +97,7 @@ impl RequestReader for VscsiReader {
             count: self.place.records,
             have_ops: true,
             disk: Some(self.pages.counts()),
+            ..Records::default()
         }
     }
 

@@ -82,6 +82,7 @@ impl RequestMaker {
             time,
             op: draw.op,
             content: draw.content,
+            ..Request::BLANK
         }
     }
 }
@@ -185,7 +186,7 @@ impl RequestReader for GeneratedRequests {
                     self.source,
                     Source::Latest(_) | Source::CacheLib(_) | Source::Block(_)
                 ),
-            disk: None,
+            ..Records::default()
         }
     }
 

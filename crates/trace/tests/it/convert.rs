@@ -98,6 +98,35 @@ fn csv_keeps_everything() {
     );
 }
 
+/// A size that is not known stays empty, what found nothing keeps that, and a trace without operations gets none.
+#[test]
+fn csv_keeps_what_is_not_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let missed = "time,id,size,op\n1,7,,get\n2,7,50,set\n3,8,,get\n4,9,,set\n";
+    let nasa = "h\t-\t7\tGET\t/x\t304\t0\nh\t-\t8\tGET\t/x\t200\t5\nh\t-\t9\tGET\t/x\t304\t0\n";
+    for (text, from, head) in [
+        (missed, options(None, None), "time,id,size,op\n1,7,,get\n"),
+        (nasa, options(Some(Format::NasaTsv), None), "time,id,size\n7,"),
+    ] {
+        let name = format!("{}.csv", head.len());
+        converted(folder.path(), text.as_bytes(), from.clone(), Format::Csv, &name).unwrap();
+        let written = std::fs::read_to_string(folder.path().join(&name)).unwrap();
+        assert!(written.starts_with(head), "{written}");
+        let back = read(&folder.path().join(name), options(None, None));
+        assert_eq!(back, read(&folder.path().join("source"), from));
+    }
+    let said = converted(
+        folder.path(),
+        missed.as_bytes(),
+        options(None, None),
+        Format::TimeIdSize,
+        "text",
+    );
+    assert_eq!(said.unwrap().without_size, 2);
+    let text = std::fs::read_to_string(folder.path().join("text")).unwrap();
+    assert_eq!(text, "1 7 50\n2 7 50\n3 8 1\n4 9 1\n");
+}
+
 fn read_text(text: &str, columns: &str) -> Vec<Request> {
     let options = options(None, Some(columns));
     let bytes = Cursor::new(text.as_bytes().to_vec());
@@ -183,7 +212,7 @@ fn times_of_oracle_general_are_seconds() {
     converted(
         folder.path(),
         text,
-        options(None, None),
+        options(Some(Format::Mqsim), None),
         Format::OracleGeneral,
         "out",
     )

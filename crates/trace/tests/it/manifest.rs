@@ -25,18 +25,19 @@ fn traces() -> Option<PathBuf> {
 }
 
 /// Formats that do not show; all others are found by content.
-fn binary_format(file: &str) -> Option<Format> {
+fn hidden_format(file: &str) -> Option<Format> {
     match file {
         "kv/scarab-recs.trace.xz" => Some(Format::KeysBeI64),
         "kv/cache2k-orm-busy.trace.xz" | "kv/cache2k-web07.trace.xz" => Some(Format::KeysBeU32),
         "block/cloudPhysicsIO.vscsi.zst" => Some(Format::Vscsi),
+        "object/jedi-v.gen_sequence.txt.zst" => Some(Format::Jedi),
         _ => None,
     }
 }
 
 fn summary(folder: &Path, file: &str, key: TraceKey) -> Summary {
     let options = TraceOptions {
-        format: binary_format(file),
+        format: hidden_format(file),
         columns: None,
     };
     let trace = Trace::new(folder.join(file), options).unwrap().with_key(key);
@@ -79,13 +80,16 @@ fn check(folder: &Path, entry: &Value) -> usize {
                 found.bytes_recorded.map(|bytes| bytes as f64),
             ),
             ("max_obj", float(sizes.largest)),
-            ("mean_obj", Some(sizes.mean)),
-            ("median_obj", Some(sizes.median)),
-            (
-                "objects_with_size_change",
-                found.objects_resized.map(|count| count as f64),
-            ),
         ]);
+        // There a size that is not known is 0.
+        if found.accesses_without_size == Some(0) {
+            let resized = found.objects_resized.map(|count| count as f64);
+            figures.extend([
+                ("mean_obj", Some(sizes.mean)),
+                ("median_obj", Some(sizes.median)),
+                ("objects_with_size_change", resized),
+            ]);
+        }
     }
     let extra = &entry["extra"];
     let of_disks = [

@@ -186,13 +186,10 @@ impl Teller for Memcached {
                 gid: told.gid,
                 request: Request {
                     key,
-                    size: Some(if told.is_there {
-                        told.size.saturating_add(told.key_bytes())
-                    } else {
-                        0
-                    }),
+                    size: (told.is_there).then(|| told.size.saturating_add(told.key_bytes())),
                     time: told.secs,
                     op: if told.is_store { Op::Set } else { Op::Get },
+                    is_miss: !told.is_there,
                     content: None,
                 },
                 ttl: told.ttl.filter(|_| told.is_store),
@@ -252,8 +249,8 @@ mod tests {
         assert_eq!(
             rows,
             [
-                ["10", a, "0", "get", ""],
-                ["10", a, "0", "get", ""],
+                ["10", a, "", "get", ""],
+                ["10", a, "", "get", ""],
                 ["11", a, "6", "set", "100"],
                 ["12", a, "6", "get", ""],
                 ["12", b, "9", "get", ""],

@@ -126,9 +126,11 @@ impl<'a> Line<'a> {
         }
         let request = Request {
             key,
-            size: Some(size),
+            // What found nothing, and what a delete has removed, has no size that could be told.
+            size: (!is_miss && op != Op::Delete).then_some(size),
             time,
             op,
+            is_miss: is_miss && op == Op::Get,
             content: None,
         };
         Some(Self {
@@ -184,12 +186,12 @@ mod tests {
         assert_eq!(
             rows,
             [
-                "10,18446744073709551615,0,get,",
+                "10,18446744073709551615,,get,",
                 "10,18446744073709551615,106,set,100",
                 "11,18446744073709551615,106,get,",
                 "12,18446744073709551615,106,get,5",
-                "13,18446744073709551615,0,delete,",
-                "13,2,0,delete,",
+                "13,18446744073709551615,,delete,",
+                "13,2,,delete,",
             ]
         );
     }

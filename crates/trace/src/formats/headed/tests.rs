@@ -136,22 +136,55 @@ mod nasa {
     #[test]
     fn columns_go_by_the_header_and_by_position_without_one() {
         let rows = "a.example\t-\t807301196\tGET\t/x.html\t200\t8677\t\t\n\
-                    b.example\t-\t807301197\tHEAD\t/x.html\t304\t-\t\t\nc\t-\t807301198\tGET\t/y\t404\t\n";
-        let (x, y) = (XxHash3_64::oneshot(b"/x.html"), XxHash3_64::oneshot(b"/y"));
+                    b.example\t-\t807301197\tGET\t/y\t200\t12\t\t\nc\t-\t807301198\tGET\t/z\t200\t\n";
+        let key = XxHash3_64::oneshot;
         let expected = [
-            request(x, Some(8677), 807_301_196, Op::Get),
-            request(x, Some(0), 807_301_197, Op::Get),
-            request(y, Some(0), 807_301_198, Op::Get),
+            request(key(b"/x.html"), Some(8677), 807_301_196, Op::Get),
+            request(key(b"/y"), Some(12), 807_301_197, Op::Get),
+            request(key(b"/z"), None, 807_301_198, Op::Get),
         ];
         assert_eq!(
             requests(Format::NasaTsv, format!("{HEADER}{rows}").as_bytes()),
             expected
         );
         assert_eq!(requests(Format::NasaTsv, rows.as_bytes()), expected);
-        let other = "url\tbytes\thost\ttime\n/y\t5\th\t7\n";
+        let other =
+            "url\tbytes\tresponse\thost\ttime\tmethod\n/y\t5\t200\th\t7\tGET\n/y\t5\t500\th\t7\tGET\n";
         assert_eq!(
             requests(Format::NasaTsv, other.as_bytes()),
-            [request(y, Some(5), 7, Op::Get)]
+            [request(key(b"/y"), Some(5), 7, Op::Get)]
+        );
+    }
+
+    #[test]
+    fn what_no_cache_could_serve_does_not_count_and_no_bytes_are_no_size() {
+        let rows = [
+            ("HEAD", "/x", "200", "0"),
+            ("POST", "/x", "200", "9"),
+            ("GET", "/x", "304", "0"),
+            ("GET", "/x", "404", "-"),
+            ("GET", "/x", "302", "70"),
+            ("GET", "/x", "200", "-"),
+            ("GET", "/y", "304", "-"),
+            ("GET", "/x", "200", "8677"),
+            ("GET", "/x", "403", "12"),
+            ("GET", "/x", "200", "0"),
+        ];
+        let rows: String = rows
+            .iter()
+            .map(|(method, url, response, bytes)| format!("h\t-\t7\t{method}\t{url}\t{response}\t{bytes}\n"))
+            .collect();
+        let (x, y) = (XxHash3_64::oneshot(b"/x"), XxHash3_64::oneshot(b"/y"));
+        let get = |key, size| request(key, size, 7, Op::Get);
+        assert_eq!(
+            requests(Format::NasaTsv, rows.as_bytes()),
+            [
+                get(x, Some(8677)),
+                get(x, Some(8677)),
+                get(y, None),
+                get(x, Some(8677)),
+                get(x, None),
+            ]
         );
     }
 
