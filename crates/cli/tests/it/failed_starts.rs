@@ -22,14 +22,18 @@ fn nothing_is_left_by_a_start_that_meets_a_limit() {
                    --performance-tier p.tier --performance-size 16MiB";
     let objects = objects.replace("--pid-file", "-P");
     let volume = "--nbd unix:n --admin off --backing disk --cache c.cache --cache-size 64MiB --dram 128MiB --threads 2";
-    for (limit, said) in [
+    for (limit, said, which) in [
         // In blocks of 512 bytes or 1 KiB: less than each file either way.
-        ("-f 8192", "cannot reserve 67108864 bytes"),
-        // KiB: for the program and less than the DRAM.
-        ("-v 120000", "Cannot allocate memory"),
-        ("-n 18", "Too many open files"),
+        (
+            "-f 8192",
+            "cannot reserve 67108864 bytes",
+            &[&objects[..], volume][..],
+        ),
+        // KiB: enough for the program, and less than the DRAM. A volume takes that when it needs it.
+        ("-v 100000", "Cannot allocate memory", &[&objects]),
+        ("-n 18", "Too many open files", &[&objects, volume]),
     ] {
-        for flags in [&objects, volume] {
+        for flags in which {
             let directory = place();
             let path = directory.path();
             std::fs::File::create(path.join("disk"))

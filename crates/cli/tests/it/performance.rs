@@ -148,8 +148,8 @@ fn what_makes_no_sense_is_refused_when_a_tier_is_added() {
     refused(directory, 2, same, &["the flash device itself"]);
     let large = "--performance-tier p.tier --performance-size 17MiB";
     refused(directory, 2, large, &["17 MiB", "the flash has 16 MiB"]);
-    let small = "--performance-tier p.tier --performance-size 128KiB";
-    refused(directory, 2, small, &["at least 135168 bytes"]);
+    let small = "--performance-tier p.tier --performance-size 124KiB";
+    refused(directory, 2, small, &["at least 131072 bytes"]);
     assert!(
         !directory.join("p.tier").exists(),
         "a failed start leaves nothing"

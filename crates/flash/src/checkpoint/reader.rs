@@ -5,7 +5,7 @@ use super::format::{
     decode_bin, decode_fill, decode_key, decode_place, decode_sample,
 };
 use crate::layout::ripq::ranks::SavedRanks;
-use crate::layout::sipq::keys::{KeyQueue, SavedKey};
+use crate::layout::sipq::keys::KeyQueue;
 use crate::layout::{SavedOrder, Slots};
 use pumice_blocks::OpenError;
 use pumice_blocks::chain::{NO_BLOCK, StreamReader};
@@ -134,17 +134,17 @@ impl<B: Buffer, R: AsyncFn(u64, usize) -> io::Result<B>> ReadObjects for StreamR
         loop {
             let batch = self.u32().await?;
             if batch == 0 {
+                cache.into_iter().for_each(|cache| cache.end_restore());
                 return Ok(saved_policy);
             }
             if batch as usize > KEYS_BATCH {
                 return Err(self.bad(format!("its keys are damaged: a batch of {batch} is too long")));
             }
-            let keys = self.items("key", batch, KEY_BYTES, decode_key).await?;
-            let Some(cache) = &mut cache else { continue };
-            for key in keys {
-                let value = if saved_policy == policy { key.value } else { 0.0 };
-                cache.restore(SavedKey { value, ..key });
+            let mut keys = self.items("key", batch, KEY_BYTES, decode_key).await?;
+            if saved_policy != policy {
+                keys.iter_mut().for_each(|key| key.value = 0.0);
             }
+            cache.iter_mut().for_each(|cache| cache.restore(&keys));
         }
     }
 

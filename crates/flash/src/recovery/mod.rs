@@ -173,7 +173,10 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     }
     store.settle_order();
     store.order.prune_ranks(mappings).await;
-    store.order.prune_keys(mappings);
+    // After a clean stop all keys are mapped, as far as there is DRAM for that.
+    if !was_clean || recovery.out.no_memory > 0 {
+        store.order.prune_keys(mappings);
+    }
     let is_new = recovery.out.formatted || recovery.out.discarded;
     store
         .record_start(device, is_new.then_some(LogKind::FlushAt))

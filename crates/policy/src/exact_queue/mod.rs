@@ -204,6 +204,27 @@ impl ExactQueue {
         }
     }
 
+    /// Puts objects that are not there at the top of a relative queue, one above the other.
+    ///
+    /// # Panics
+    /// If one is there, or the queue is absolute.
+    pub fn append(&mut self, objects: &[(ObjectNumber, u64)]) {
+        let sizes: u64 = objects.iter().map(|(_, size)| size).sum();
+        assert!(
+            sizes < MAX_QUEUE_BYTES - self.used(),
+            "the queue has {MAX_QUEUE_BYTES} bytes"
+        );
+        for (object, _) in objects {
+            assert!(*object < MAX_OBJECTS, "object number {object} is out of range");
+            assert!(!self.contains(*object), "object {object} is in the queue");
+        }
+        let Order::Relative { tree, filled } = &mut self.order else {
+            wrong_kind(Priority::Relative(1.0))
+        };
+        *filled = (tree.bytes() + sizes).max(*filled);
+        tree.append(objects.iter().copied(), ());
+    }
+
     /// Puts in a new object: as [`insert`](ExactQueue::insert), but with a relative priority at the top until the queue has been full.
     ///
     /// # Panics

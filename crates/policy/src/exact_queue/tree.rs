@@ -189,6 +189,26 @@ impl<V: Rank> Tree<V> {
         self.len += 1;
     }
 
+    /// Puts objects that are not in the tree above all that are there, one above the other. Cost: that of a leaf for each leaf.
+    pub(super) fn append(&mut self, objects: impl Iterator<Item = (ObjectNumber, u64)>, value: V) {
+        // Of the objects that were put into this leaf, above it.
+        let (mut leaf, mut bytes) = (self.last, 0);
+        for (object, size) in objects {
+            let mut place = self.top();
+            if self.leaf(place.leaf).len == LEAF {
+                self.add_bytes(leaf, std::mem::take(&mut bytes));
+                place = self.split_leaf(place, value);
+                leaf = place.leaf;
+            }
+            self.leaf_mut(leaf).insert(place.index, object, size, value);
+            self.homes.set(object, leaf);
+            bytes += size;
+            self.bytes += size;
+            self.len += 1;
+        }
+        self.add_bytes(leaf, bytes);
+    }
+
     /// Takes the object at a place out.
     pub(super) fn remove(&mut self, place: Place) {
         let leaf = self.leaf_mut(place.leaf);

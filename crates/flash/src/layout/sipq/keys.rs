@@ -15,6 +15,9 @@ use pumice_policy::{ExactQueue, ObjectNumber, Policy, Priority};
 /// DRAM of a key, in bytes, at most; see the figures at [`ExactQueue`].
 pub const VIRTUAL_KEY_BYTES: u64 = 96;
 
+/// Parts of the table of hashes that are filled one after the other at a start: each is to fit a processor's cache.
+const PARTS: usize = 256;
+
 /// Weight of a block's bytes in the mean over blocks, as a divisor.
 const BLOCKS_AVERAGED: f64 = 64.0;
 
@@ -132,13 +135,23 @@ impl KeyQueue {
     /// Puts a key in, in place of itself; what is lowest goes until it fits.
     pub(crate) fn insert(&mut self, hash: u64, bytes: u64, priority: Priority, accesses: u32) {
         self.remove(hash);
-        if bytes > self.bytes_max || self.keys_max == 0 {
+        if !self.make_room(bytes) {
             return;
         }
-        while self.numbers.len() >= self.keys_max || self.queue.used() + bytes > self.bytes_max {
-            let is_for_room = self.numbers.len() < self.keys_max;
+        let number = self.number(hash, accesses);
+        self.numbers.insert(hash, number);
+        self.queue.insert_new(number, bytes, priority);
+    }
+
+    /// Lets the lowest keys go until one more fits; whether it can.
+    fn make_room(&mut self, bytes: u64) -> bool {
+        if bytes > self.bytes_max || self.keys_max == 0 {
+            return false;
+        }
+        while self.queue.len() >= self.keys_max || self.queue.used() + bytes > self.bytes_max {
+            let is_for_room = self.queue.len() < self.keys_max;
             let Some((number, _)) = self.queue.pop_min() else {
-                return;
+                return false;
             };
             self.forget(number);
             if !is_for_room {
@@ -146,8 +159,13 @@ impl KeyQueue {
                 self.queue.shrink_to(self.queue.used() + bytes);
             }
         }
+        true
+    }
+
+    /// A number for a key.
+    fn number(&mut self, hash: u64, accesses: u32) -> ObjectNumber {
         let key = (hash, u8::try_from(accesses).unwrap_or(u8::MAX));
-        let number = match self.free.pop() {
+        match self.free.pop() {
             Some(number) => {
                 self.keys[number as usize] = key;
                 number
@@ -156,9 +174,7 @@ impl KeyQueue {
                 self.keys.push(key);
                 self.keys.len() as ObjectNumber - 1
             }
-        };
-        self.numbers.insert(hash, number);
-        self.queue.insert_new(number, bytes, priority);
+        }
     }
 
     /// What takes so many bytes of flash, and is all or part of an object of `object_bytes`, was used.
@@ -214,19 +230,65 @@ impl KeyQueue {
         })
     }
 
-    /// Puts a saved key above all that are there. No record has 0 bytes, and one that had would keep who walks the queue by bytes
-    /// where it is.
-    pub(crate) fn restore(&mut self, saved: SavedKey) {
-        if saved.bytes == 0 {
-            return;
+    /// Puts saved keys above all that are there, without looking for their hashes: [`KeyQueue::end_restore`] is to follow. No record has 0
+    /// bytes, and one that had would keep who walks the queue by bytes where it is.
+    pub(crate) fn restore(&mut self, saved: &[SavedKey]) {
+        let bytes: u64 = saved.iter().map(|key| u64::from(key.bytes)).sum();
+        let fits =
+            self.queue.len() + saved.len() <= self.keys_max && self.queue.used() + bytes <= self.bytes_max;
+        let is_relative = !self.policy.is_absolute();
+        if fits && is_relative && saved.iter().all(|key| key.bytes > 0) {
+            let numbered = saved
+                .iter()
+                .map(|key| (self.number(key.hash, self.saved_accesses(key)), key.bytes.into()));
+            let numbered: Vec<(ObjectNumber, u64)> = numbered.collect();
+            return self.queue.append(&numbered);
         }
-        let priority = if self.policy.is_absolute() {
-            Priority::Absolute(if saved.value.is_finite() { saved.value } else { 0.0 })
-        } else {
-            Priority::Relative(1.0)
-        };
-        let accesses = u32::from(saved.accesses).clamp(1, self.policy.accesses_max());
-        self.insert(saved.hash, saved.bytes.into(), priority, accesses);
+        for key in saved.iter().filter(|key| key.bytes > 0) {
+            let priority = match is_relative {
+                true => Priority::Relative(1.0),
+                false => Priority::Absolute(if key.value.is_finite() { key.value } else { 0.0 }),
+            };
+            if self.make_room(key.bytes.into()) {
+                let number = self.number(key.hash, self.saved_accesses(key));
+                self.queue.insert_new(number, key.bytes.into(), priority);
+            }
+        }
+    }
+
+    fn saved_accesses(&self, key: &SavedKey) -> u32 {
+        u32::from(key.accesses).clamp(1, self.policy.accesses_max())
+    }
+
+    /// Makes the table of the hashes of keys that were restored; of two with the same hash the later stays. By parts of the table that lie
+    /// side by side: in the order of the queue each key would have to wait for another line of memory.
+    pub(crate) fn end_restore(&mut self) {
+        self.numbers.clear();
+        self.numbers.reserve(self.queue.len());
+        let places = (self.numbers.capacity() + 1).next_power_of_two();
+        let shift = places.trailing_zeros().saturating_sub(PARTS.trailing_zeros());
+        let part = |hash: u64| (hash >> shift) as usize % PARTS;
+        let restored = (0..)
+            .zip(&self.keys)
+            .filter(|(number, _)| self.queue.contains(*number));
+        let mut ends = [0; PARTS];
+        restored.clone().for_each(|(_, (hash, _))| ends[part(*hash)] += 1);
+        let mut sum = 0;
+        for end in &mut ends {
+            sum += std::mem::replace(end, sum);
+        }
+        let mut parted = vec![(0, 0); sum];
+        for (number, (hash, _)) in restored {
+            let place = &mut ends[part(*hash)];
+            parted[*place] = (*hash, number);
+            *place += 1;
+        }
+        for (hash, number) in parted {
+            if let Some(before) = self.numbers.insert(hash, number) {
+                self.queue.remove(before);
+                self.free.push(before);
+            }
+        }
     }
 
     /// An object was found on flash that no saved key was known of: it counts as new.
@@ -292,16 +354,38 @@ mod tests {
         }
         cache.check_invariants();
         let mut restored = KeyQueue::new(lru, 1.0, 1.0, bytes_max as f64, keys_max);
-        cache.save().for_each(|key| restored.restore(key));
+        let saved: Vec<SavedKey> = cache.save().collect();
+        saved.chunks(20).for_each(|batch| restored.restore(batch));
+        restored.end_restore();
+        restored.check_invariants();
         assert!(restored.save().eq(cache.save()));
-        let before = restored.save().count();
-        restored.restore(SavedKey {
+        let empty = SavedKey {
             hash: 1 << 40,
             bytes: 0,
             accesses: 1,
             value: 0.0,
-        });
-        assert_eq!(restored.save().count(), before, "no record is so short");
+        };
+        restored.restore(&[empty]);
+        restored.end_restore();
+        assert!(restored.save().eq(cache.save()), "no record is so short");
+        // A checkpoint with a key that stands there twice: the later one counts.
+        let twice = saved.iter().chain(&saved[..3]).copied().collect::<Vec<_>>();
+        let mut restored = KeyQueue::new(lru, 1.0, 1.0, 2.0 * bytes_max as f64, 2 * keys_max);
+        restored.restore(&twice);
+        restored.end_restore();
+        restored.check_invariants();
+        assert!(restored.save().eq(saved[3..].iter().chain(&saved[..3]).copied()));
+        // With less room than before the highest stay.
+        let mut restored = KeyQueue::new(lru, 1.0, 1.0, bytes_max as f64, keys_max / 2);
+        saved.chunks(20).for_each(|batch| restored.restore(batch));
+        restored.end_restore();
+        restored.check_invariants();
+        assert!(
+            restored
+                .save()
+                .eq(saved[saved.len() - restored.queue.len()..].iter().copied())
+        );
+        assert!(restored.queue.len() > keys_max / 3);
         // In steps, as a checkpoint takes them.
         let (mut below, mut walked) = (0, Vec::new());
         loop {
