@@ -145,9 +145,11 @@ fn of_first_line(first: &[u8], sample: &[u8]) -> Vec<Format> {
     found
 }
 
+/// Whether a line is of a format.
+type Shows = fn(&[u8]) -> bool;
+
 /// Formats that a line shows wherever it stands.
-const OF_ANY_LINE: [(Format, fn(&[u8]) -> bool); 2] =
-    [(Format::Blkreplay, shows_blkreplay), (Format::Fiu, shows_fiu)];
+const OF_ANY_LINE: [(Format, Shows); 2] = [(Format::Blkreplay, shows_blkreplay), (Format::Fiu, shows_fiu)];
 
 fn is_triple(mut fields: Fields<'_>) -> bool {
     let time = fields.next("time").is_some_and(|field| field.time().is_ok());

@@ -9,7 +9,7 @@ pub(super) fn flush_all<'a>(arguments: &Arguments<'a>) -> LineResult<'a> {
     let delay = match arguments.as_slice() {
         [] | [b"noreply"] => None,
         [delay] | [delay, _] => {
-            let delay = number::signed(delay);
+            let delay = number::exptime(delay);
             Some(delay.ok_or_else(|| Refused::unless(noreply, replies::BAD_EXPTIME))?)
         }
         _ => return Err(Refused::new(replies::ERROR)),

@@ -97,7 +97,7 @@ pub(super) fn gat(mut tokens: Tokens<'_>, with_cas: bool) -> LineResult<'_> {
     let Some(exptime) = tokens.next() else {
         return Err(Refused::new(replies::ERROR));
     };
-    let Some(exptime) = number::signed(exptime) else {
+    let Some(exptime) = number::exptime(exptime) else {
         return Err(Refused::new(replies::BAD_EXPTIME));
     };
     get(tokens, with_cas, Some(Exptime(exptime)))
@@ -108,8 +108,8 @@ pub(super) fn gat(mut tokens: Tokens<'_>, with_cas: bool) -> LineResult<'_> {
 pub(super) fn first_keys(window: &[u8]) -> Option<(Get<'_>, usize, usize)> {
     let mut tokens = Tokens::new(window);
     let (touch, with_cas) = match tokens.next()? {
-        b"gat" => (Some(Exptime(number::signed(tokens.next()?)?)), false),
-        b"gats" => (Some(Exptime(number::signed(tokens.next()?)?)), true),
+        b"gat" => (Some(Exptime(number::exptime(tokens.next()?)?)), false),
+        b"gats" => (Some(Exptime(number::exptime(tokens.next()?)?)), true),
         name => (None, name == b"gets"),
     };
     let head_len = window.len() - tokens.rest().len() + 1;

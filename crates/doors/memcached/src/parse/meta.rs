@@ -91,7 +91,7 @@ enum Wrong {
 }
 
 fn exptime(argument: &[u8]) -> Result<Exptime, Wrong> {
-    let exptime = number::signed(argument).ok_or(Wrong::Noted(replies::BAD_TOKEN))?;
+    let exptime = number::exptime(argument).ok_or(Wrong::Noted(replies::BAD_TOKEN))?;
     Ok(Exptime(exptime))
 }
 

@@ -35,7 +35,7 @@ pub(super) fn touch<'a>(arguments: &Arguments<'a>) -> LineResult<'a> {
         return Err(Refused::new(replies::ERROR));
     };
     let key = Key::plain(key).ok_or_else(|| Refused::unless(noreply, replies::BAD_FORMAT))?;
-    let exptime = number::signed(exptime).ok_or_else(|| Refused::unless(noreply, replies::BAD_EXPTIME))?;
+    let exptime = number::exptime(exptime).ok_or_else(|| Refused::unless(noreply, replies::BAD_EXPTIME))?;
     Ok(Request::Whole(Command::Touch(Touch {
         key,
         exptime: Exptime(exptime),

@@ -20,8 +20,17 @@ pub(super) fn flags(token: &[u8]) -> Option<u32> {
     u32::try_from(unsigned(token)?).ok()
 }
 
+/// A time: memcached reads 32 bits, with a sign, and some clients send negative times as numbers without one. Other numbers are what they are.
+pub(super) fn exptime(token: &[u8]) -> Option<i64> {
+    let secs = signed(token)?;
+    Some(match u32::try_from(secs) {
+        Ok(wrapped) => i64::from(wrapped as i32),
+        Err(_) => secs,
+    })
+}
+
 /// A signed number in -2^63..2^63.
-pub(super) fn signed(token: &[u8]) -> Option<i64> {
+fn signed(token: &[u8]) -> Option<i64> {
     match token.strip_prefix(b"-") {
         // A sign after the sign is no number.
         Some(digits) if digits.starts_with(b"+") => None,
@@ -55,6 +64,21 @@ mod tests {
         assert_eq!(flags(b"4294967296"), None);
         assert_eq!(signed(b"-9223372036854775808"), Some(i64::MIN));
         assert_eq!(signed(b"9223372036854775808"), None);
+    }
+
+    #[test]
+    fn times_of_32_bits_have_a_sign() {
+        for (text, secs) in [
+            (&b"2147483647"[..], (1 << 31) - 1),
+            (b"2147483648", -1 << 31),
+            (b"4294966696", -600),
+            (b"4294967295", -1),
+            (b"4294967296", 1 << 32),
+            (b"-2147483649", -(1 << 31) - 1),
+        ] {
+            assert_eq!(exptime(text), Some(secs));
+        }
+        assert_eq!(exptime(b"1x"), None);
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn classic<'a>(
             key: Key::plain(key)?,
             mode,
             flags: number::flags(flags)?,
-            exptime: Exptime(number::signed(exptime)?),
+            exptime: Exptime(number::exptime(exptime)?),
             compare: match unique {
                 Some(unique) => Some(number::unsigned(unique)?),
                 None => None,
