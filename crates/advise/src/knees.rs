@@ -60,6 +60,7 @@ mod tests {
                 time: 0,
                 op: Op::Get,
                 content: None,
+                is_miss: false,
             }]);
         }
         let found = knees(&builder.finish());
