@@ -44,8 +44,8 @@ impl<B: Buffer> ChunkStore<B> {
             if self.cleaning.load(Ordering::Acquire) > 0 {
                 return None;
             }
-            // The log is kept from where the oldest block without a footer was opened. One that was opened long ago is closed, so that the
-            // log gets room; else the rest of it would be written for nothing.
+            // The log is kept from where the oldest block without a footer was opened. A block that was opened long ago is closed, so that
+            // the log gets room. Any other stays open: to close it would send the unused rest of it to the device.
             let held = |block: &Arc<Open<B>>| {
                 let opened = block.sealing_position.load(Ordering::Acquire);
                 self.base.log.position().saturating_sub(opened)

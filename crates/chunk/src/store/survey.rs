@@ -28,7 +28,8 @@ pub struct Survey {
     pub keeps: bool,
     /// What must not be.
     pub inspection: Inspection,
-    /// What a start would have; or why it would be refused, or, if no chunk may be dirty, would forget all.
+    /// The contents that a start would find. Or the reason for which a start would be refused if chunks may be dirty, and would forget all contents
+    /// if none may be.
     pub found: Result<Cached, &'static str>,
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pumice_blocks::open::read_superblock;
-use pumice_blocks::{Durability, Geometry, Maker, OpenError, Task};
+use pumice_blocks::{BudgetLevel, Durability, Geometry, Maker, OpenError, Task};
 use pumice_chunk::store::{BudgetOwner, Chunk, ChunkStore, Filled, Found, Options, STORE, WriteGuard};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_memory::{AlignedBuf, Buffer};
@@ -657,4 +657,75 @@ fn what_a_reclaim_has_logged_is_durable_before_its_blocks_are_free() {
         medium.restart();
         assert!(log(&FaultyDevice::new(medium)) == before, "seed {seed}");
     }
+}
+
+/// Lets reclaims keep nothing.
+struct KeepsNothing;
+
+impl BudgetOwner for KeepsNothing {
+    fn resume(&self, _: BudgetLevel, _: Option<u64>) {}
+
+    fn left(&self, _: u64) -> BudgetLevel {
+        BudgetLevel::default()
+    }
+
+    fn may_keep(&self, _: u64) -> bool {
+        false
+    }
+}
+
+/// A victim may have the last durable content of a dirty chunk that was written since, and is not flushed.
+#[test]
+fn what_took_the_place_of_a_victims_content_is_durable_before_the_victim_is_free() {
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 3, FaultPlan::default()));
+    let options = Options {
+        write_back: true,
+        ..options()
+    };
+    let open = || {
+        let device = FaultyDevice::new(Arc::clone(&medium));
+        Rig::try_open_with(device, &options, Some(Arc::new(KeepsNothing))).unwrap()
+    };
+    let write = |rig: &Rig, value| {
+        let mut guard = rig.store.begin_write_back(0..1);
+        let filled = rig.run(guard.fill(&rig.device, 0, 0, content(value).into()));
+        assert_eq!(filled, Filled::Stored);
+    };
+    let mut rig = open();
+    write(&rig, 1);
+    let work = || {
+        rig.kick();
+        rig.device.turn(true).map(drop)
+    };
+    let flushed = rig.executor.block_on(rig.store.persist(&rig.device), work);
+    flushed.unwrap().unwrap();
+    // Its block is the first that is reclaimed. Right before that it is written again.
+    for next in 0.. {
+        let ticket = rig.store.begin_fill(100 + next % 800);
+        rig.run((rig.store).fill(&rig.device, ticket, 0, content(100 + next).into()));
+        let _ = rig.device.turn(true);
+        rig.run(pumice_blocks::give_turn());
+        let Some(work) = rig.store.take_work() else {
+            continue;
+        };
+        let is_reclaim = matches!(work.task(), Task::Own(_));
+        if is_reclaim {
+            write(&rig, 2);
+        }
+        let (store, device) = (Arc::clone(&rig.store), rig.device.clone());
+        let work = async move { store.perform(&device, NOW, work).await };
+        rig.executor.spawner().spawn(Box::pin(work));
+        if is_reclaim {
+            break;
+        }
+    }
+    let mut turns = 0..1_000;
+    while rig.store.counts().reclaimed_blocks == 0 {
+        turns.next().expect("it ends");
+        rig.turn();
+    }
+    medium.crash();
+    drop(rig);
+    medium.restart();
+    assert_eq!(open().get(0), Some(2));
 }

@@ -55,7 +55,7 @@ fn named(error: &io::Error, what: impl std::fmt::Display) -> io::Error {
 
 impl Listener {
     /// Finds out whether it can listen there; errors name the address. Nobody can connect before [`Listener::listen`]. A TCP socket is bound. The
-    /// file of a unix socket is not made yet: of one that does not listen, another server takes the place.
+    /// file of a unix socket is made by [`Listener::listen`] alone: a server that starts meanwhile removes the file of a socket that does not listen.
     pub(crate) fn bind(listen: &Listen, config: &FloorConfig) -> io::Result<Self> {
         let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
         let (socket, kind) = match listen {

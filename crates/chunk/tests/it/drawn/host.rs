@@ -1,4 +1,4 @@
-//! The store of a life, the volume behind it, and what the program does with both in the background.
+//! A store, the volume behind it, and the background work of a server: cleaning, reclaims, checkpoints.
 
 use super::{CHUNK, Checkpoints, Cleaner, Damage, Steps};
 use futures_channel::oneshot;
