@@ -54,7 +54,7 @@ class History(Child):
     answer that cannot be explained."""
 
     def __init__(self, directory, seed, seconds, **settings):
-        command = [BINARY, "bench", "history", "--json", "--target", SOCKET, "--duration", seconds, "--seed", seed]
+        command = [BINARY, "bench", "history", "--json", "--target", SOCKET, "--seconds", seconds, "--seed", seed]
         for name, value in settings.items():
             command += ["--" + name.replace("_", "-"), value]
         self.said = os.path.join(directory, "history.log")

@@ -57,7 +57,7 @@ class Normal:
     def measure(self, seconds):
         """(p99 in microseconds, hits from DRAM, hits from flash)"""
         before = self.server.text_stats()
-        report = self.run("--rate", str(self.rate), "--poisson", "--duration", str(seconds))
+        report = self.run("--rate", str(self.rate), "--poisson", "--seconds", str(seconds))
         after = self.server.text_stats()
         p99 = report["latency"]["p99_us"]
         return p99, *(int(after[name]) - int(before[name]) for name in ("get_hits_dram", "get_hits_flash"))

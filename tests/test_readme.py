@@ -1,6 +1,8 @@
-"""The rows of README's table of commands run as they are printed; names of files, addresses and devices are replaced by those of a test."""
+"""README's tables. The rows of commands run as they are printed; names of files, addresses and devices are replaced by those of a test. The rows
+of peers are of one commit, and not old."""
 
 import contextlib
+import datetime
 import os
 import re
 import shutil
@@ -17,6 +19,8 @@ from harness.servers import Memcached, Pumice, Server, Volume
 MIB = 1 << 20
 # What ends by itself may be cut short: generators go on for long.
 SECONDS = 60
+# Of the figures against peers.
+DAYS_MAX = 30
 
 
 def commands():
@@ -94,3 +98,19 @@ def serves(directory, words):
     with Server("pumice", directory, [BINARY, *words]) as server:
         server.wait_for_log("ready: ", 60)
         server.terminate()
+
+
+def test_the_table_of_peers_is_of_one_commit_and_not_old():
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+        table = file.read().split("<!-- table of peers")[1].split("<!-- end of the table -->")[0]
+    measured = re.findall(r"^Measured on (\d{4}-\d\d-\d\d), commit ([0-9a-f]{7,40}): ", table, re.MULTILINE)
+    expect_equal(len(measured), 1, "dates and commits of the table")
+    rows = re.findall(r"^\|.*\|$", table, re.MULTILINE)[2:]
+    expect(len(rows) >= 10, "rows of the table", rows)
+    expect_equal([row for row in rows if row.count("|") != 6 or re.search(r"\b(?=\w*[a-f])(?=\w*\d)[0-9a-f]{7,40}\b", row)], [],
+                 "rows with a commit of their own")
+    git = subprocess.run(["git", "log", "-1", "--format=%cs"], cwd=ROOT, capture_output=True, text=True)
+    # Outside a checkout, in an unpacked archive, nothing changes any more.
+    if git.returncode == 0:
+        age = datetime.date.fromisoformat(git.stdout.strip()) - datetime.date.fromisoformat(measured[0][0])
+        expect(age.days <= DAYS_MAX, f"a table that was made at most {DAYS_MAX} days before the last commit; bench/bench.py readme makes it", age)

@@ -39,7 +39,7 @@ def builds(arguments):
             dram = 160 if what == "flash hits" else 512
             with pumice(comparison, dram, arguments.flash, program=programs[side][0]) as server:
                 found = figures(load(server, comparison.load_core, connections=32, preload=True, warm_up=2,
-                                     duration=arguments.seconds, **LOADS[what]), server)
+                                     seconds=arguments.seconds, **LOADS[what]), server)
             return {f"{what}: {name}": found[name] for name in ("requests_per_second", "server_cpu_us", "hit_ratio")}
 
         return turn

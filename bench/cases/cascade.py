@@ -331,7 +331,7 @@ def cascade_p99(arguments):
             workload = {"keys": f"zipf:keys={items},theta=0", "value_size": ITEM_BYTES, "connections": connections, "mix": "get"}
             load(server, comparison.load_core, preload_only=True, pipeline=8, **workload)
             before = rounds(server)
-            report = load(server, comparison.load_core, duration=arguments.seconds, warm_up=0, **workload)
+            report = load(server, comparison.load_core, seconds=arguments.seconds, warm_up=0, **workload)
             took = {upper: count - before.get(upper, 0) for upper, count in sorted(rounds(server).items())}
             gets, stats = took[float("inf")], server.stats()
             return {

@@ -33,7 +33,7 @@ def of_dram(arguments, mix, what, must, aim):
 
     def measure(server):
         report = load(server, comparison.load_core, mix=mix, pipeline=arguments.pipeline, connections=arguments.connections,
-                      keys=keys, value_size=100, preload=True, warm_up=arguments.warm_up, duration=arguments.seconds)
+                      keys=keys, value_size=100, preload=True, warm_up=arguments.warm_up, seconds=arguments.seconds)
         if report["hit_ratio"] not in (None, 1.0):
             raise Failure(f"{server.name}: hit ratio {report['hit_ratio']}, but all objects fit its DRAM")
         return figures(report, server)
@@ -141,7 +141,7 @@ class FlashRow:
     def look_aside(self, server, **settings):
         """Load on a filled server; a miss is answered by a set."""
         return load(server, self.comparison.load_core, mix="look-aside", warm_up=self.arguments.warm_up, keys=self.keys,
-                    duration=self.arguments.seconds, **self.workload, **settings)
+                    seconds=self.arguments.seconds, **self.workload, **settings)
 
     def turns(self, measure):
         def side(name):

@@ -33,12 +33,12 @@ def tiered(comparison, arguments, objective, keys, lower=None):
         settings = {"keys": keys, "value_size": VALUE_BYTES, "timeout": 60}
         # One at a time, and then what was dropped all the same: sets come faster than a throttled flash takes them.
         load(server, comparison.load_core, preload_only=True, connections=1, **settings)
-        load(server, comparison.load_core, mix="look-aside", connections=24, warm_up=0, duration=arguments.warm_up, **settings)
+        load(server, comparison.load_core, mix="look-aside", connections=24, warm_up=0, seconds=arguments.warm_up, **settings)
         yield server, settings
 
 
 def gets(comparison, server, settings, connections, seconds, mix="get"):
-    report = load(server, comparison.load_core, mix=mix, connections=connections, warm_up=1, duration=seconds, **settings)
+    report = load(server, comparison.load_core, mix=mix, connections=connections, warm_up=1, seconds=seconds, **settings)
     if mix == "get" and report["hit_ratio"] < 0.95:
         raise Failure(f"hit ratio {report['hit_ratio']}: a miss asks no device")
     return report
@@ -128,7 +128,7 @@ def follow(comparison, side, n1, seconds):
     samples, begun = [], time.monotonic()
     for connections in (4 * n1, n1, 4 * n1):
         words = [machine.BINARY, "bench", "memcached", "--json", "--target", server.target, "--mix", "get", "--keys", settings["keys"],
-                 "--value-size", str(VALUE_BYTES), "--connections", str(connections), "--warm-up", "0", "--duration", str(seconds)]
+                 "--value-size", str(VALUE_BYTES), "--connections", str(connections), "--warm-up", "0", "--seconds", str(seconds)]
         with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as client:
             while client.poll() is None:
                 split = server.stats()["performance_split"]

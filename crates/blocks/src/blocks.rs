@@ -13,7 +13,7 @@ use pumice_memory::Buffer;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// What a reply promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -136,6 +136,8 @@ pub struct Blocks<O: Owner> {
     log_waiters: AtomicUsize,
     /// The most records that one of them wants.
     log_wanted: AtomicU64,
+    /// Somebody is about to write down the time.
+    notes_life: AtomicBool,
 }
 
 /// A change that waits for room in the log: until there is room, a checkpoint is due.
@@ -199,6 +201,7 @@ impl<O: Owner> Blocks<O> {
             lost_below: AtomicU64::new(0),
             log_waiters: AtomicUsize::new(0),
             log_wanted: AtomicU64::new(0),
+            notes_life: AtomicBool::new(false),
         }
     }
 
@@ -532,14 +535,25 @@ impl<O: Owner> Blocks<O> {
         }
     }
 
-    /// Writes down the time, if nothing did for some seconds, so that a start knows for how long nothing ran. To be called each second. What fails
-    /// is tried again at the next one.
+    /// Whether nothing has written down the time for some seconds. Whoever is told so calls [`Blocks::note_alive`] when the log may be appended to;
+    /// until then no other is.
+    pub fn should_note_alive(&self, now: u32) -> bool {
+        let Some(superblock) = self.superblock.try_lock() else {
+            return false;
+        };
+        now >= superblock.time.max(superblock.ahead).saturating_add(ALIVE_SECS)
+            && !self.notes_life.swap(true, Ordering::AcqRel)
+    }
+
+    /// Writes down the time, so that a start knows for how long nothing ran.
     pub fn note_alive<D: Device>(&self, device: &D, now: u32) {
         let mut superblock = self.superblock.lock();
-        if now >= superblock.time.max(superblock.ahead).saturating_add(ALIVE_SECS) {
-            superblock.saw(now);
-            self.write_superblock(device, &mut superblock);
+        let before = (superblock.time, superblock.ahead);
+        superblock.saw(now);
+        if !self.write_superblock(device, &mut superblock) {
+            (superblock.time, superblock.ahead) = before;
         }
+        self.notes_life.store(false, Ordering::Release);
     }
 
     /// The next [`Blocks::commit`] has something to make durable.

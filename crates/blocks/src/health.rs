@@ -13,7 +13,7 @@
 //!
 //! From then on nothing is logged. What the next start is to make of the device the owner decides, who finds [`Task::TakeOut`] due. A
 //! cache of copies lets nothing on it count again ([`Blocks::remember_failure`]): both superblocks get `discard` and are flushed,
-//! where the device still takes that; where it does not answer that either, again when it may ([`Blocks::retry_failure`]). A store with the only copy leaves the device as it is ([`Blocks::keep_after_failure`]). Until that is
+//! where the device still takes that; where it does not answer that either, again when it may ([`Blocks::tick_when_out`]). A store with the only copy leaves the device as it is ([`Blocks::keep_after_failure`]). Until that is
 //! settled no change is answered ([`Blocks::wait_until_settled`]).
 
 use crate::blocks::{Blocks, Durability};
@@ -172,8 +172,11 @@ impl<O: Owner> Blocks<O> {
         self.is_remembered()
     }
 
-    /// Seconds without an answer that a fenced device has, for [`Device::tick`]. `now` is a time in seconds.
-    pub fn patience_when_out(&self, now: u32) -> u32 {
+    /// A second of a fenced device has passed, and it is `now`, in seconds: returns those that it has to answer, for [`Device::tick`]. Where it
+    /// did not answer, and its superblocks do not say that nothing on it counts, [`Task::TakeOut`] becomes due once more from time to time: its
+    /// file system may have been frozen, and be thawed.
+    pub fn tick_when_out(&self, now: u32) -> u32 {
+        self.retry_failure(now);
         let health = &self.shared.health;
         match health.stage() {
             Stage::Settling => {}
@@ -251,9 +254,7 @@ impl<O: Owner> Blocks<O> {
         stored
     }
 
-    /// Makes [`Task::TakeOut`] due once more, from time to time, while the superblocks of a fenced device do not say so since it did not
-    /// answer: its file system may have been frozen, and be thawed. `now` is a time in seconds.
-    pub fn retry_failure(&self, now: u32) {
+    fn retry_failure(&self, now: u32) {
         let health = &self.shared.health;
         if health.stage() != Stage::Unremembered || !health.is_given_up() {
             return;

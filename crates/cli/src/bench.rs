@@ -89,7 +89,7 @@ struct MemcachedArgs {
 
     /// How long is measured [default: 10, or until --requests are done]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    duration: Option<Duration>,
+    seconds: Option<Duration>,
 
     /// How many operations are measured at most
     #[arg(long, value_name = "N")]
@@ -223,9 +223,9 @@ fn options(args: &MemcachedArgs) -> anyhow::Result<Options> {
     options.threads = args.threads;
     options.pipeline = args.pipeline;
     options.warm_up = args.warm_up;
-    options.duration = match (args.duration, args.requests) {
+    options.duration = match (args.seconds, args.requests) {
         (None, Some(_)) => None,
-        (duration, _) => duration.or(options.duration),
+        (seconds, _) => seconds.or(options.duration),
     };
     options.requests = args.requests;
     options.preload = args.preload;

@@ -176,7 +176,7 @@ settings! {
     /// Seconds after which an object that is in a block buffer alone is written to flash, so that a crash loses none that is older; 0 for when
     /// its block is full, at most 86400 [default: 5]
     flush_interval "flush-interval" "SECONDS",
-    /// A cache in which nothing ran for longer begins empty, since it may have what was overwritten or deleted meanwhile on other nodes; with --nbd
+    /// A cache in which nothing ran for as long begins empty, since it may have what was overwritten or deleted meanwhile on other nodes; with --nbd
     /// its clean chunks are forgotten. 0 to 31536000 seconds [default: it is kept]
     max_absence "max-absence" "SECONDS",
     /// Terabytes (10^12 bytes) that the drive of --flash, or of each --cache, is rated to take: figures say how many years that lasts

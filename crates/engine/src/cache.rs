@@ -403,15 +403,23 @@ impl<D: Device + Clone> ObjectCache<D> {
     pub fn tick(&self, cx: &Cx<D>) {
         let store = self.inner.store();
         if store.is_out() {
-            cx.device.tick(store.patience_when_out(cx.now()));
-            store.retry_failure(cx.now());
+            cx.device.tick(store.tick_when_out(cx.now()));
         }
         store.flush_aged(cx.now());
-        if self.inner.notes_life {
-            store.note_alive(&cx.device, cx.now());
+        if self.inner.notes_life && store.should_note_alive(cx.now()) {
+            let (cache, cx_task) = (self.clone(), cx.clone());
+            cx.spawner
+                .spawn(Box::pin(async move { cache.note_alive(&cx_task).await }));
         }
         self.inner.tick_budget(cx);
         self.kick(cx);
+    }
+
+    async fn note_alive(&self, cx: &Cx<D>) {
+        if let Some(wait) = cx.log_wait() {
+            wait.await;
+        }
+        self.inner.store().note_alive(&cx.device, cx.now());
     }
 
     /// The device owes an answer: one of what [`Device::tick`] has ended. That takes it out, also where nobody waited for the answer any

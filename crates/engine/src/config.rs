@@ -76,7 +76,7 @@ pub struct CacheOptions {
     pub maker: Maker,
     /// Believe a clock that is more than a day ahead of what the device saw.
     pub accept_clock: bool,
-    /// A cache in which nothing ran for more seconds begins empty: what was deleted or overwritten elsewhere meanwhile would come back. The last
+    /// A cache in which nothing ran for so many seconds begins empty: what was deleted or overwritten elsewhere meanwhile would come back. The last
     /// sign of life is known to some seconds where this was set then, too; otherwise it is the last block that was written. `None`: it is kept.
     pub absence_secs_max: Option<u32>,
     /// Whether the device is to have a performance tier. The superblock tells the next start; nothing else follows from it here.

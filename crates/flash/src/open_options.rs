@@ -17,7 +17,7 @@ pub struct OpenOptions {
     pub maker: Maker,
     /// Believe a clock that is far ahead of what the device saw.
     pub accept_clock: bool,
-    /// A cache in which nothing ran for more seconds begins empty.
+    /// A cache in which nothing ran for so many seconds begins empty.
     pub absence_secs_max: Option<u32>,
     /// Whether the device is to have a performance tier, for the superblock.
     pub has_tier: bool,

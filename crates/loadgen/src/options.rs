@@ -115,10 +115,10 @@ impl Options {
             return wrong("--poisson: is about the arrivals of --rate");
         }
         if self.duration.is_none() && self.requests.is_none() {
-            return wrong("--duration or --requests is needed");
+            return wrong("--seconds or --requests is needed");
         }
         if self.duration.is_some_and(|duration| duration.is_zero()) || self.requests == Some(0) {
-            return wrong("--duration and --requests: above 0");
+            return wrong("--seconds and --requests: above 0");
         }
         if self.timeout.is_zero() {
             return wrong("--timeout: above 0");

@@ -7,14 +7,15 @@ use crate::error::SimError;
 use crate::objects::ObjectNumbers;
 use crate::rules::{MissingSizes, OpsMode, ReplayRules, Unit};
 use serde::Serialize;
+use std::collections::HashSet;
 
 /// One request to a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
     /// The object's key.
     pub key: u64,
-    /// Its size, never 0, in the replay's unit: that of its first request, or, under the other modes for a trace
-    /// with sizes, that of this request.
+    /// Its size, never 0, in the replay's unit: that of the object, or, under the other modes for a trace with sizes, that of this request if
+    /// it has one.
     pub size: u64,
     /// Its number, dense from 0 in order of first use; 0 where objects are not told apart.
     pub object: u32,
@@ -31,10 +32,9 @@ pub struct Access {
 pub struct WithoutSize {
     /// All of them.
     pub requests: u64,
-    /// Those for which no request of their key soon behind them has one: they count with the size of their object's first request, or else with
-    /// `assumed_bytes`. The others count with that size.
+    /// Those for which no request of their key soon behind them has one: they count with the size of their object. The others count with that size.
     pub unknown: u64,
-    /// Bytes of an object whose first request has no size.
+    /// Bytes of an object of which no request is known to have a size.
     pub assumed_bytes: u64,
 }
 
@@ -45,11 +45,16 @@ pub struct Survey {
     pub accesses: u64,
     /// Distinct objects.
     pub objects: u64,
-    /// The sum over objects of the size at their first request.
+    /// The sum over objects of their sizes.
     pub footprint: u64,
 }
 
-/// Streams the accesses of a trace. Memory: that of [`ObjectNumbers`], and 8 bytes per object where sizes differ; none where
+/// Streams the accesses of a trace.
+///
+/// An object of a trace with sizes has the size of its first request that has one, the same from the start on if the trace was surveyed.
+/// Else it has, until that request comes, a size that is assumed.
+///
+/// Memory: that of [`ObjectNumbers`], and 8 bytes per object where sizes differ; none where
 /// objects are not told apart ([`Accesses::tell_objects_apart`]).
 pub struct Accesses<'a> {
     trace: &'a Trace,
@@ -59,8 +64,10 @@ pub struct Accesses<'a> {
     batch: Vec<Request>,
     /// `None` where objects are not told apart.
     numbers: Option<ObjectNumbers>,
-    /// Size of every object at its first request; empty if all have the same.
-    first_sizes: Vec<u64>,
+    /// Size of every object; empty if all have the same.
+    object_sizes: Vec<u64>,
+    /// The objects of a trace with sizes of which no request so far had one.
+    unsized_objects: HashSet<u32>,
     footprint: u64,
     /// Requests whose size is not known, of the current pass.
     unknown: u64,
@@ -130,7 +137,8 @@ impl<'a> Accesses<'a> {
             sizing,
             batch: Vec::with_capacity(BATCH_REQUESTS),
             numbers: Some(ObjectNumbers::default()),
-            first_sizes: Vec::new(),
+            object_sizes: Vec::new(),
+            unsized_objects: HashSet::new(),
             footprint: 0,
             unknown: 0,
             times,
@@ -160,7 +168,7 @@ impl<'a> Accesses<'a> {
         self.numbers.as_ref().map_or(0, |numbers| numbers.len().into())
     }
 
-    /// The sum of their sizes at the first request of each.
+    /// The sum of their sizes.
     pub fn footprint(&self) -> u64 {
         self.footprint
     }
@@ -232,13 +240,13 @@ impl<'a> Accesses<'a> {
                 }
                 (Sizing::Same(size), _) => self.number(out, |_, _, _| size),
                 (Sizing::Drawn, _) | (Sizing::Recorded, OpsMode::Lookup) => self
-                    .number(out, |first_sizes, object, _| {
-                        first_sizes.get(object as usize).copied().unwrap_or(1)
+                    .number(out, |object_sizes, object, _| {
+                        object_sizes.get(object as usize).copied().unwrap_or(1)
                     }),
                 (Sizing::Recorded, OpsMode::AsRecorded | OpsMode::LookAside) => {
-                    self.number(out, |first_sizes, object, request| {
-                        let first = || first_sizes.get(object as usize).copied();
-                        request.size.or_else(first).unwrap_or(1).max(1)
+                    self.number(out, |object_sizes, object, request| {
+                        let of_object = || object_sizes.get(object as usize).copied();
+                        request.size.or_else(of_object).unwrap_or(1).max(1)
                     })
                 }
             };
@@ -253,7 +261,7 @@ impl<'a> Accesses<'a> {
         Ok(true)
     }
 
-    /// Reads the whole trace, then returns to its start; objects keep their numbers. `progress` is called now and then. Where
+    /// Reads the whole trace, then returns to its start; objects keep their numbers and sizes. `progress` is called now and then. Where
     /// objects are not told apart, there are 0 of them with a footprint of 0.
     ///
     /// # Errors
@@ -298,12 +306,21 @@ impl<'a> Accesses<'a> {
                     },
                 };
                 if !matches!(self.sizing, Sizing::Same(_)) {
-                    self.first_sizes.push(first);
+                    self.object_sizes.push(first);
+                }
+                if self.sizing == Sizing::Recorded && request.size.is_none() {
+                    self.unsized_objects.insert(object);
                 }
                 self.footprint = self.footprint.saturating_add(first);
+            } else if let Some(size) = request.size
+                && !self.unsized_objects.is_empty()
+                && self.unsized_objects.remove(&object)
+            {
+                let assumed = std::mem::replace(&mut self.object_sizes[object as usize], size.max(1));
+                self.footprint = (self.footprint - assumed).saturating_add(size.max(1));
             }
             self.unknown += u64::from(request.size.is_none() && request.op != Op::Delete);
-            let size = size_of(&self.first_sizes, object, request);
+            let size = size_of(&self.object_sizes, object, request);
             out.push(Access {
                 key: request.key,
                 size,

@@ -1,5 +1,7 @@
 //! Finding a format by content.
 
+use std::collections::HashMap;
+
 use crate::columns::Columns;
 use crate::fields::{Fields, excerpt, is_blank, parse_integer, parse_u64};
 use crate::format::Format;
@@ -12,8 +14,10 @@ pub(crate) const SAMPLE_BYTES: usize = 64 * 1024;
 
 /// Columns that a header may name which shows format csv: those that `convert` and a recorder write.
 const CSV_COLUMNS: [&str; 5] = ["time", "id", "size", "op", "ttl"];
-/// Most devices, and sectors of a request, of a file that is taken for mqsim; and the lines that it has at least.
+/// Most devices, and sectors of a request, of a file that is taken for mqsim; where its disks reach to at least (1 GiB); and the lines that it has at
+/// least.
 const MQSIM_DEVICES: u64 = 256;
+const MQSIM_REACH: u64 = 1 << 21;
 const MQSIM_SECTORS: u64 = 1 << 16;
 const MQSIM_LINES: usize = 16;
 
@@ -190,13 +194,22 @@ fn shows_arc(sample: &[u8]) -> bool {
     rows.iter().all(|row| row[1] > 0) && (is_no_size || is_no_time && counts)
 }
 
-/// Whether lines of five numbers are those of mqsim, not of `time id size` with two others: few devices and a length that is not 0, in many lines.
+/// Whether lines of five numbers are those of mqsim, not of `time id size` with two others: many lines, few devices, a length that is not 0, and
+/// sectors that cannot be sizes. Some of them are large, and in nine of ten lines another than the device's last: objects change their sizes seldom.
 fn are_mqsim(sample: &[u8]) -> bool {
     let rows = rows::<5>(sample);
     let fits = |[_, device, _, sectors, op]: &[u64; 5]| {
         *device < MQSIM_DEVICES && (1..=MQSIM_SECTORS).contains(sectors) && *op <= 1
     };
-    rows.len() >= MQSIM_LINES && rows.iter().all(fits)
+    let mut last = HashMap::new();
+    let moves = |[_, device, sector, ..]: &&[u64; 5]| {
+        let before = last.insert(*device, *sector);
+        before.is_some_and(|before| before != *sector)
+    };
+    rows.len() >= MQSIM_LINES
+        && rows.iter().all(fits)
+        && rows.iter().any(|row| row[2] >= MQSIM_REACH)
+        && 10 * rows.iter().filter(moves).count() >= 9 * rows.len()
 }
 
 #[cfg(test)]
@@ -222,7 +235,7 @@ mod tests {
                 Format::NasaTsv,
             ),
             ("0,a,1,5,2,get,0\n", Format::Twitter),
-            (&"7 0 8 16 1\n7 0 8 16 0\n".repeat(8), Format::Mqsim),
+            (&"7 0 8 16 1\n7 0 4000000 16 0\n".repeat(8), Format::Mqsim),
             (
                 "#\nstart ; sector; length ; op ;  replay_delay=0 ; replay_duration=0\n",
                 Format::Blkreplay,
@@ -247,6 +260,7 @@ mod tests {
     fn what_could_be_of_two_formats_is_refused_with_both() {
         let kv_and_block = "op_time,key,key_size,op,op_count,size,block_id,io_size,op_name\n";
         let fiu = "7 1 nfsd 8 8 W 6 0 88b93b628d84082186026d9da044f173\n";
+        let objects_once: String = (0..99).map(|id| format!("{id} {id} {id}00000 8 1\n")).collect();
         for (text, names, columns) in [
             (
                 "1 5 120 0\n2 6 100 0\n3 5 120 0\n",
@@ -270,6 +284,18 @@ mod tests {
                 "delimiter=space",
             ),
             ("1 5 120 8 1\n", ["mqsim", "csv"], "delimiter=space"),
+            // The sizes of objects: of one that does not change, of many, and of one that does.
+            (
+                &"1 5 4000000 8 1\n".repeat(16),
+                ["mqsim", "csv"],
+                "delimiter=space",
+            ),
+            (&objects_once, ["mqsim", "csv"], "delimiter=space"),
+            (
+                &"1 5 120 8 1\n2 5 130 8 1\n".repeat(8),
+                ["mqsim", "csv"],
+                "delimiter=space",
+            ),
             (kv_and_block, ["meta-kv", "meta-block"], ""),
             (
                 &format!("0.5 ; 3 ; 4 ; W ; 0 ; 0\n{fiu}"),

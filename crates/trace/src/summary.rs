@@ -11,8 +11,8 @@ use crate::trace::Trace;
 
 /// The figures of a trace. Field names are a contract; a field that does not apply is null.
 ///
-/// An object has the size of its first access that has one, as in replays; but a size of 0 is 0, which in replays counts as 1, and objects without
-/// any are left out, which in replays have one that is assumed. Shares are from 0 to 1.
+/// An object has the size of its first access that has one, as in replays that read the trace twice; but a size of 0 is 0, which in replays counts as
+/// 1, and objects without any are left out, which in replays have one that is assumed. Shares are from 0 to 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// The trace's name as given.

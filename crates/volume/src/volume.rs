@@ -399,7 +399,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let Some((store, device)) = self.cache() else {
             return;
         };
-        let when_out = store.patience_when_out(self.0.clock.now_secs());
+        let when_out = store.tick_when_out(self.0.clock.now_secs());
         // On a fenced device, requests that still wait are ended.
         let patience = when_out.or((patience > 0).then_some(patience));
         for overdue in patience

@@ -59,7 +59,7 @@ pub struct Options {
     pub now: u32,
     /// Whether chunks may become dirty.
     pub write_back: bool,
-    /// A cache in which nothing ran for more seconds is forgotten, and refused where it has dirty chunks: the volume may have been changed
+    /// A cache in which nothing ran for so many seconds is forgotten, and refused where it has dirty chunks: the volume may have been changed
     /// meanwhile by others. `None`: it is kept.
     pub absence_secs_max: Option<u32>,
 }
@@ -237,14 +237,14 @@ impl<B: Buffer> ChunkStore<B> {
         let mut recovery = Recovery::new(device, superblock);
         let mut restored = Image::new(shape, &geometry, superblock.cache_id)?;
         let absent_secs = superblock.absent_secs(0, options.now);
-        let is_absent = !formatted && options.absence_secs_max.is_some_and(|most| absent_secs > most);
+        let is_absent = !formatted && options.absence_secs_max.is_some_and(|most| absent_secs >= most);
         let old = match formatted {
             true => None,
             false => match restored.find(&mut recovery, options).await {
                 Err(why) if restored.keeps => return Err(OpenError::OnlyCopy(why.into())),
                 Ok(_) if is_absent && restored.lba.dirty() > 0 => {
                     let why = format!(
-                        "nothing ran for {absent_secs} s, longer than --max-absence: the volume may have been changed meanwhile"
+                        "nothing ran for {absent_secs} s, --max-absence or longer: the volume may have been changed meanwhile"
                     );
                     return Err(OpenError::OnlyCopy(why.into()));
                 }
@@ -253,7 +253,7 @@ impl<B: Buffer> ChunkStore<B> {
         };
         if is_absent {
             tracing::warn!(
-                "nothing ran for {absent_secs} s, longer than --max-absence: the cache begins empty"
+                "nothing ran for {absent_secs} s, --max-absence or longer: the cache begins empty"
             );
         }
         let (was_clean, mut superblock) = (recovery.clean && old.is_some(), recovery.superblock);

@@ -78,7 +78,7 @@ impl<B: Buffer> ChunkStore<B> {
 
     /// Writes down the time, where the next start is to know it. To be called each second.
     pub fn note_alive<D: Device<Buf = B>>(&self, device: &D, now: u32) {
-        if self.notes_life {
+        if self.notes_life && self.base.should_note_alive(now) {
             self.base.note_alive(device, now);
         }
     }
@@ -169,9 +169,9 @@ impl<B: Buffer> ChunkStore<B> {
         self.base.wait_for_log(records).await
     }
 
-    /// Deadline in seconds for [`Device::tick`], if the device is fenced; `None` while it is in use.
-    pub fn patience_when_out(&self, now: u32) -> Option<u32> {
-        self.base.is_out().then(|| self.base.patience_when_out(now))
+    /// Counts a second of a fenced device, and returns the deadline in seconds for [`Device::tick`]; `None` while it is in use.
+    pub fn tick_when_out(&self, now: u32) -> Option<u32> {
+        self.base.is_out().then(|| self.base.tick_when_out(now))
     }
 
     /// Fences the device after an operation has timed out, as [`Device::tick`] reports.

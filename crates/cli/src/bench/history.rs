@@ -21,7 +21,7 @@ pub struct HistoryArgs {
 
     /// How long it takes
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
-    duration: Duration,
+    seconds: Duration,
 
     /// Different keys. Each run has keys of its own
     #[arg(long, value_name = "N", default_value_t = 50_000)]
@@ -55,7 +55,7 @@ pub struct HistoryArgs {
 pub fn run(args: &HistoryArgs) -> anyhow::Result<()> {
     let mut options = HistoryOptions::new(args.target.clone());
     options.connections = args.connections;
-    options.duration = args.duration;
+    options.duration = args.seconds;
     options.keys = args.keys;
     options.value_bytes_max = args.value_size_max;
     options.flush_every = (!args.flush_every.is_zero()).then_some(args.flush_every);

@@ -50,9 +50,9 @@ impl ReadOnly {
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
                 Err(Errno::WOULDBLOCK) => {
                     let holder = rustix::fs::fstat(&file).map(|held| holder(&held));
+                    let holder = holder.unwrap_or_else(|_| "another process".to_owned());
                     bail!(
-                        "{name} is in use by a running server, {}; stop it first, what it holds changes while it is read",
-                        holder.unwrap_or_default()
+                        "{name} is in use by a running server, {holder}; stop it first, what it holds changes while it is read"
                     )
                 }
                 Err(error) => return Err(error).with_context(|| format!("cannot lock {name}")),

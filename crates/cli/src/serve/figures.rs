@@ -272,7 +272,7 @@ fn engine_group((found, took): (Recovered, Duration), stats: &Stats) -> Group {
         resident_entries "Entries that are there, by the books" = stats.resident_entries;
         resident_bytes "Bytes of entries that are there, by the books" = stats.resident_bytes;
         recovery_clean "1 after a clean stop" = u64::from(found.clean);
-        recovery_absences "1 where nothing had run for longer than --max-absence, and the cache began empty" = u64::from(found.absent_secs.is_some());
+        recovery_absences "1 where nothing had run for --max-absence or longer, and the cache began empty" = u64::from(found.absent_secs.is_some());
         recovery_objects "Entries found at the start" = found.objects;
         recovery_bytes "Bytes of entries found at the start" = found.bytes;
         recovery_read_bytes "Bytes read from the device at the start" = found.bytes_read;

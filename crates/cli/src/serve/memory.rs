@@ -75,7 +75,7 @@ pub fn divide(config: &ServeConfig, target: &Target) -> anyhow::Result<Division>
             config.threads,
             smallest(config, target, config.dram).map_or_else(
                 || "none works".to_owned(),
-                |least| format!("the smallest that works is {}", Human(least)),
+                |least| format!("the smallest that works is {} MiB", least >> 20),
             ),
         ))
     })?;

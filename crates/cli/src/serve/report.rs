@@ -122,7 +122,7 @@ pub fn recovered(recovered: &Recovered, took: Duration) {
     }
     if let Some(secs) = recovered.absent_secs {
         line(format_args!(
-            "recovered: nothing ran for {secs} s, longer than --max-absence: what was there may be out of date, and is forgotten"
+            "recovered: nothing ran for {secs} s, --max-absence or longer: what was there may be out of date, and is forgotten"
         ));
     }
     let stop = match (recovered.clean, recovered.discarded) {

@@ -43,7 +43,7 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
         ("--target a:1 --value-size trace", "no sizes"),
         ("--target a:1 --keys zipf:keys=0,theta=1", "keys"),
         ("--target a:1 --threads 2 --connections 1", "--connections"),
-        ("--target a:1 --duration=-1", "seconds"),
+        ("--target a:1 --seconds=-1", "seconds"),
         ("--target a:1 --poisson", "--rate"),
         ("--target a:1 --key-size 5", "--key-size"),
         ("--target a:1 --key-size 1K", "key size 1024"),

@@ -196,7 +196,7 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
         ("serve --flash-size 4MiB", &["--flash-size 4 MiB", "at least 8"]),
         ("serve -p 0", &["-p 0"]),
         ("serve -p x", &["-p", "'x'", "port"]),
-        ("serve -B binary", &["binary protocol"]),
+        ("serve -B udp", &["--protocol", "binary"]),
         (
             "replay zipf:keys=10,requests=10,theta=1 --layout arc",
             &["--layout `arc`", "no such layout"],

@@ -35,7 +35,7 @@ impl Mounted {
             // A test that waits in vain fails, and does not hang.
             let point = self.0.clone();
             std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_secs(20));
+                std::thread::sleep(Duration::from_secs(60));
                 let _ = run("fsfreeze", &[Path::new("-u"), &point]);
             });
         }

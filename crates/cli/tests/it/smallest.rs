@@ -43,6 +43,9 @@ fn the_smallest_dram_that_is_named_works() {
             works_with_what_is_named(&own, &flags, "--dram", ["smallest that works is ", "\n"]);
         }
     }
+    // No whole number of GiB.
+    let large = "--flash-size 1GiB --max-item-size 1GiB --dram 1MiB";
+    works_with_what_is_named(&own, large, "--dram", ["smallest that works is ", "\n"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! A freeze stops writes first and faults of mapped pages after another grace period of the kernel: 8 ms or more were measured. So where
 //! a write of no bytes has just succeeded, copies into mapped pages do not block for the next [`LEASE`]. A thread makes such
 //! writes as long as there are appends. An append while one is under way, or after none, is made by that thread, and waited for until the
-//! device counts as timed out; who can wait without holding anything up does so before, and looks at the clock too ([`Gate::wait`]).
+//! device counts as timed out; who can wait without holding anything up does so before ([`Gate::wait`]).
 
 use crate::Overdue;
 use parking_lot::{Condvar, Mutex};
@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long appends do not block after a write that did not.
-const LEASE: Duration = Duration::from_millis(5);
+const LEASE: Duration = Duration::from_millis(6);
 /// How often the lease is renewed. Each time costs some 20 µs of a core, so that it is no more often than the lease wants.
 const RENEWAL: Duration = Duration::from_millis(2);
 /// Renewals without an append between, after which there are none.
@@ -91,13 +91,14 @@ impl Gate {
         })
     }
 
-    /// Whether a copy into a mapped page does not block now, unless the thread gets no processor for some milliseconds; cheap.
+    /// Whether a copy into a mapped page does not block now; cheap.
     pub(super) fn is_open(&self) -> bool {
         let state = &*self.state;
         if !state.is_used.load(Ordering::Relaxed) {
             state.is_used.store(true, Ordering::Relaxed);
         }
-        state.is_open.load(Ordering::Acquire)
+        // The clock tells where the thread got no processor for some milliseconds.
+        state.is_open.load(Ordering::Acquire) && state.now_ns() < state.leased_until.load(Ordering::Acquire)
     }
 
     /// Has the thread write, and waits for it.
@@ -131,8 +132,7 @@ impl Gate {
     /// What to wait for until appends do not block; `None` where they do not.
     pub(super) fn wait(&self) -> Option<GateWait> {
         let state = &self.state;
-        let is_leased = self.is_open() && state.now_ns() < state.leased_until.load(Ordering::Acquire);
-        let is_open = is_leased || state.is_given_up.load(Ordering::Relaxed);
+        let is_open = self.is_open() || state.is_given_up.load(Ordering::Relaxed);
         (!is_open).then(|| GateWait {
             state: Arc::clone(state),
             since: state.begun.load(Ordering::Acquire),

@@ -3,13 +3,14 @@
 //! Each budget has a lane for small requests and one for large requests, so that small ones never wait for large ones. A reply that its
 //! peer does not receive moves to the large lane of the budget for replies. Lanes are acquired in the order in, out small, out large; a
 //! connection that waits for a share holds none of that lane or a later one. That rules out deadlock. While connections wait, a peer that
-//! holds a share and makes no progress is cut off: see [`Budgets::patience`].
+//! holds a share and makes no progress is cut off: see [`Budgets::patience`]. That frees a lane that stalled peers fill, but no faster than
+//! an honest peer may be slow; so where the first of a line has waited for long, every second turn is the last comer's.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
 
 /// Requests up to this many bytes are small.
 pub const SMALL_BYTES: usize = 64 << 10;
@@ -17,23 +18,71 @@ pub const SMALL_BYTES: usize = 64 << 10;
 /// The small lane has at least this many bytes.
 const SMALL_LANE_MIN_BYTES: usize = 256 << 10;
 
-/// A connection that waits gets its share after about this long, however many peers before it are stalled.
-const QUEUE_MAX: Duration = Duration::from_secs(3);
+/// While the first in line has waited for this long, every second turn is the last comer's.
+const LONG_WAIT: Duration = Duration::from_secs(1);
 
-/// Bounds of [`Budgets::patience`]. Below the least, a peer that is only far away, or waits for a processor, would count as stalled.
+/// Bounds of [`Budgets::patience`], and how many may wait before it shrinks. Below the least, a peer that is only far away, or waits for a
+/// processor, would count as stalled.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
-const PATIENCE_MIN: Duration = Duration::from_millis(10);
+const PATIENCE_MIN: Duration = Duration::from_millis(250);
+const FEW_WAITING: u32 = 8;
 
-/// Bytes that may be held at once. First come, first served; but who had a share already, and asks for more, stands in a queue of its own,
-/// and only its first is among the others.
+/// Bytes that may be held at once, and the connections in line for them.
 #[derive(Debug)]
 pub struct Lane {
-    semaphore: Semaphore,
-    more: Semaphore,
+    line: Mutex<Line>,
     total: u32,
     is_large: bool,
-    /// Connections that wait for a share of any lane.
-    queue: Arc<Queue>,
+    /// Connections in line, of all lanes.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// First come, first served, unless the first has waited for [`LONG_WAIT`].
+#[derive(Debug)]
+struct Line {
+    free: u32,
+    /// By numbers that count up.
+    waiting: BTreeMap<u64, Waiter>,
+    next_number: u64,
+    is_last_comers_turn: bool,
+}
+
+/// A connection in line.
+#[derive(Debug)]
+struct Waiter {
+    since: Instant,
+    bytes: u32,
+    /// It had a share since it was read from last, so it counts as no new comer.
+    is_more: bool,
+    turn: oneshot::Sender<Share>,
+}
+
+impl Line {
+    /// Takes out the connection whose turn it is, with its bytes, if they are free.
+    fn next(&mut self) -> Option<Waiter> {
+        let (first, waiter) = self.waiting.first_key_value()?;
+        let last_comer = (self.is_last_comers_turn && waiter.since.elapsed() >= LONG_WAIT)
+            .then(|| self.waiting.iter().rev().find(|(_, waiter)| !waiter.is_more))
+            .flatten();
+        let (number, waiter) = last_comer.unwrap_or((first, waiter));
+        let (number, free) = (*number, self.free.checked_sub(waiter.bytes)?);
+        self.free = free;
+        self.is_last_comers_turn = !self.is_last_comers_turn;
+        self.waiting.remove(&number)
+    }
+}
+
+/// The place of a connection in a line; it leaves the line when this is dropped.
+struct Place<'l> {
+    lane: &'l Arc<Lane>,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.lane.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.lane.change(|line| line.waiting.remove(&self.number));
+    }
 }
 
 /// A share of a lane, given back when dropped.
@@ -57,90 +106,82 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.lane.semaphore.add_permits(self.bytes as usize);
-    }
-}
-
-/// Connections that wait, each by the time since when it does and a number of its own.
-#[derive(Debug, Default)]
-struct Queue {
-    waiting: Mutex<BTreeSet<(Instant, u64)>>,
-    next: AtomicU64,
-}
-
-impl Queue {
-    fn change<T>(&self, change: impl FnOnce(&mut BTreeSet<(Instant, u64)>) -> T) -> T {
-        change(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Counts a connection that waits from `since` on.
-    fn wait(&self, since: Instant) -> Waiting<'_> {
-        let place = (since, self.next.fetch_add(1, Ordering::Relaxed));
-        self.change(|waiting| waiting.insert(place));
-        Waiting { queue: self, place }
-    }
-}
-
-/// A connection that waits.
-struct Waiting<'q> {
-    queue: &'q Queue,
-    place: (Instant, u64),
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.queue.change(|waiting| waiting.remove(&self.place));
+        self.lane.change(|line| line.free += self.bytes);
     }
 }
 
 impl Lane {
-    fn new(bytes: usize, is_large: bool, queue: &Arc<Queue>) -> Arc<Self> {
-        let most = u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX);
-        let total = u32::try_from(bytes).unwrap_or(u32::MAX).min(most);
+    fn new(bytes: usize, is_large: bool, waiting: &Arc<AtomicUsize>) -> Arc<Self> {
+        let total = u32::try_from(bytes).unwrap_or(u32::MAX);
         Arc::new(Self {
-            semaphore: Semaphore::new(total as usize),
-            more: Semaphore::new(1),
+            line: Mutex::new(Line {
+                free: total,
+                waiting: BTreeMap::new(),
+                next_number: 0,
+                is_last_comers_turn: false,
+            }),
             total,
             is_large,
-            queue: Arc::clone(queue),
+            waiting: Arc::clone(waiting),
         })
     }
 
-    /// Takes `bytes` if they are free and no connection waits. A request above the lane takes all of it.
-    fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
+    /// Changes the line, and gives their shares to all whose turn it is then.
+    fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut Line) -> T) -> T {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut line);
+        let served: Vec<_> = std::iter::from_fn(|| line.next()).collect();
+        drop(line);
+        for Waiter { bytes, turn, .. } in served {
+            let lane = Arc::clone(self);
+            // If the connection ended meanwhile, the share is dropped here, and so given back.
+            let _ = turn.send(Share { lane, bytes });
+        }
+        result
+    }
+
+    /// Takes `bytes` if no connection waits and they are free, and `spare` more. A request above the lane takes all of it.
+    fn try_take(self: &Arc<Self>, bytes: usize, spare: u32) -> Option<Share> {
         let bytes = self.at_most(bytes);
-        self.semaphore.try_acquire_many(bytes).ok()?.forget();
-        let lane = Arc::clone(self);
-        Some(Share { lane, bytes })
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = line.waiting.is_empty() && line.free.saturating_sub(spare) >= bytes;
+        is_free.then(|| {
+            line.free -= bytes;
+            let lane = Arc::clone(self);
+            Share { lane, bytes }
+        })
     }
 
     /// Takes `bytes` for reading ahead, if half of the lane stays free.
     pub fn try_take_ahead(self: &Arc<Self>, bytes: usize) -> Option<Share> {
-        let spare = self
-            .semaphore
-            .available_permits()
-            .saturating_sub(self.total_bytes() / 2);
-        (bytes <= spare).then(|| self.try_take(bytes)).flatten()
+        self.try_take(bytes, self.total / 2)
     }
 
     /// Waits until `bytes` are free, and takes them. A request above the lane waits for all of it. With `is_more` the connection had a share
     /// since it was read from last.
     pub async fn take(self: Arc<Self>, bytes: usize, is_more: bool) -> Share {
-        if let Some(share) = self.try_take(bytes) {
+        if let Some(share) = self.try_take(bytes, 0) {
             return share;
         }
-        let bytes = self.at_most(bytes);
-        let waiting = self.queue.wait(Instant::now());
-        let turn = match is_more {
-            true => Some(self.more.acquire().await),
-            false => None,
+        let (turn, share) = oneshot::channel();
+        let waiter = Waiter {
+            since: Instant::now(),
+            bytes: self.at_most(bytes),
+            is_more,
+            turn,
         };
-        match self.semaphore.acquire_many(bytes).await {
-            Ok(permit) => permit.forget(),
-            Err(_) => unreachable!("the semaphore is never closed"),
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let number = self.change(|line| {
+            line.next_number += 1;
+            line.waiting.insert(line.next_number, waiter);
+            line.next_number
+        });
+        let lane = &self;
+        let _place = Place { lane, number };
+        match share.await {
+            Ok(share) => share,
+            Err(_) => unreachable!("only its place is dropped with the turn"),
         }
-        drop((turn, waiting));
-        Share { lane: self, bytes }
     }
 
     fn at_most(&self, bytes: usize) -> u32 {
@@ -163,11 +204,11 @@ pub struct Budget {
 }
 
 impl Budget {
-    fn new(bytes: usize, largest_value: usize, queue: &Arc<Queue>) -> Self {
+    fn new(bytes: usize, largest_value: usize, waiting: &Arc<AtomicUsize>) -> Self {
         let [small, large] = lanes(bytes, largest_value);
         Self {
-            small: Lane::new(small, false, queue),
-            large: Lane::new(large, true, queue),
+            small: Lane::new(small, false, waiting),
+            large: Lane::new(large, true, waiting),
         }
     }
 
@@ -176,7 +217,7 @@ impl Budget {
         Arc::clone(self.lane(bytes)).take(bytes, false).await
     }
 
-    /// As [`Budget::take`], for a connection that had a share since it was read from last: others come first.
+    /// As [`Budget::take`], for a connection that had a share since it was read from last: it never counts as the last comer.
     pub async fn take_more(&self, bytes: usize) -> Share {
         Arc::clone(self.lane(bytes)).take(bytes, true).await
     }
@@ -230,30 +271,27 @@ pub struct Budgets {
     pub input: Budget,
     /// For replies on their way out.
     pub output: Budget,
-    queue: Arc<Queue>,
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Budgets {
     /// Budgets of these sizes, for values of up to `largest_value` bytes.
     pub fn new(sizes: BudgetSizes, largest_value: usize) -> Self {
-        let queue = Arc::default();
+        let waiting = Arc::default();
         Self {
-            input: Budget::new(sizes.input, largest_value, &queue),
-            output: Budget::new(sizes.output, largest_value, &queue),
-            queue,
+            input: Budget::new(sizes.input, largest_value, &waiting),
+            output: Budget::new(sizes.output, largest_value, &waiting),
+            waiting,
         }
     }
 
-    /// Longest time without progress of a peer that holds a share; `None` while no connection waits. It shrinks from 1 s to 10 ms the more
-    /// connections wait, and the longer the first of them does: so that all of them have their turn within [`QUEUE_MAX`], even if every peer
-    /// before them is stalled, and one alone has all of a lane.
+    /// Longest time without progress of a peer that holds a share; `None` while no connection waits. It shrinks from 1 s to 250 ms the more
+    /// connections wait.
     pub fn patience(&self) -> Option<Duration> {
-        let (first, waiting) = self
-            .queue
-            .change(|waiting| Some((waiting.first()?.0, waiting.len())))?;
-        let left = QUEUE_MAX.saturating_sub(first.elapsed());
-        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
-        Some((left / waiting).clamp(PATIENCE_MIN, PATIENCE_MAX))
+        match u32::try_from(self.waiting.load(Ordering::Relaxed)).unwrap_or(u32::MAX) {
+            0 => None,
+            waiting => Some((PATIENCE_MAX * FEW_WAITING / waiting).clamp(PATIENCE_MIN, PATIENCE_MAX)),
+        }
     }
 }
 
@@ -300,35 +338,57 @@ mod tests {
         assert_eq!(all.bytes(), 2 << 20);
         assert!(Arc::clone(large).take(1, false).now_or_never().is_none());
         drop(all);
-        assert_eq!(large.semaphore.available_permits(), 2 << 20);
+        assert_eq!(large.line.lock().unwrap().free, 2 << 20);
     }
 
     #[test]
-    fn who_had_a_share_waits_behind_those_who_had_none() {
+    fn the_last_comer_has_every_second_turn_once_the_first_has_waited_for_long() {
+        // Returns who is served one after the other, of 0 to 4 in their order of coming. 4 had a share before; 1 goes away.
+        let order = |waited: Duration| {
+            let budgets = budgets();
+            let large = &budgets.input.large;
+            let mut held = large.try_take(2 << 20, 0);
+            let mut waits: Vec<_> = (0..5)
+                .map(|number| Some(Box::pin(Arc::clone(large).take(2 << 20, number == 4))))
+                .collect();
+            for wait in waits.iter_mut().flatten() {
+                assert!(wait.now_or_never().is_none());
+            }
+            assert_eq!(budgets.waiting.load(Ordering::Relaxed), 5);
+            for waiter in large.line.lock().unwrap().waiting.values_mut() {
+                waiter.since -= waited;
+            }
+            waits[1] = None;
+            let mut order = Vec::new();
+            while held.take().is_some() {
+                for (number, slot) in waits.iter_mut().enumerate() {
+                    if let Some(wait) = slot
+                        && let Some(share) = wait.now_or_never()
+                    {
+                        (held, *slot) = (Some(share), None);
+                        order.push(number);
+                    }
+                }
+            }
+            assert_eq!(budgets.patience(), None);
+            assert_eq!(large.line.lock().unwrap().free, 2 << 20);
+            order
+        };
+        assert_eq!(order(Duration::ZERO), [0, 2, 3, 4]);
+        assert_eq!(order(LONG_WAIT), [0, 3, 2, 4]);
+    }
+
+    #[test]
+    fn a_share_that_came_for_a_connection_that_ended_is_free_again() {
         let budgets = budgets();
         let large = &budgets.input.large;
-        let all = budgets
-            .input
-            .take(2 << 20)
-            .now_or_never()
-            .expect("nothing else is taken");
-        let polled = |future: &mut std::pin::Pin<Box<dyn Future<Output = Share>>>| future.now_or_never();
-        let wait = |is_more| -> std::pin::Pin<Box<dyn Future<Output = Share>>> {
-            Box::pin(Arc::clone(large).take(2 << 20, is_more))
-        };
-        let [mut first, mut second, mut other] = [wait(true), wait(true), wait(false)];
-        for waits in [&mut first, &mut second, &mut other] {
-            assert!(polled(waits).is_none());
-        }
-        // The first of those who had one came before the other.
-        drop(all);
-        let share = polled(&mut first).expect("it is its turn");
-        assert!(polled(&mut second).is_none() && polled(&mut other).is_none());
-        drop(share);
-        let share = polled(&mut other).expect("it has had none");
-        assert!(polled(&mut second).is_none());
-        drop(share);
-        assert!(polled(&mut second).is_some());
+        let held = large.try_take(2 << 20, 0);
+        let mut waits = Box::pin(Arc::clone(large).take(1, false));
+        assert!((&mut waits).now_or_never().is_none());
+        drop(held);
+        assert!(large.try_take(2 << 20, 0).is_none(), "it has its share");
+        drop(waits);
+        assert!(large.try_take(2 << 20, 0).is_some());
     }
 
     #[test]
@@ -341,21 +401,17 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_sooner_the_more_wait_and_the_longer() {
+    fn patience_ends_sooner_the_more_wait() {
         let budgets = budgets();
-        let patience = |waiting: u64, secs: u64| {
-            let since = Instant::now() - Duration::from_secs(secs);
-            let waiting: Vec<_> = (0..waiting).map(|_| budgets.queue.wait(since)).collect();
-            let patience = budgets.patience();
-            drop(waiting);
-            // A moment has passed since.
-            patience.map(|patience| patience.as_millis().next_multiple_of(10))
+        let patience = |waiting| {
+            budgets.waiting.store(waiting, Ordering::Relaxed);
+            budgets.patience().map(|patience| patience.as_millis())
         };
-        let all = [0, 1, 6, 10, 30, 1000].map(|waiting| patience(waiting, 0));
-        assert_eq!(all, [None, Some(1000), Some(500), Some(300), Some(100), Some(10)]);
-        let all = [1, 2, 3, 9].map(|secs| patience(5, secs));
-        assert_eq!(all, [Some(400), Some(200), Some(10), Some(10)]);
-        assert_eq!(budgets.patience(), None);
+        let all = [0, 1, 8, 16, 32, 1000].map(patience);
+        assert_eq!(
+            all,
+            [None, Some(1000), Some(1000), Some(500), Some(250), Some(250)]
+        );
     }
 
     #[test]

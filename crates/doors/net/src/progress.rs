@@ -62,7 +62,10 @@ impl Progress {
             let since = *self.since.get_or_insert(now);
             let end = limit.map(|limit| since + limit);
             let patience = holding.and_then(Budgets::patience);
-            let look = holding.map(|_| now + patience.map_or(LOOK, |patience| patience.min(LOOK)));
+            let look = holding.map(|_| match patience {
+                Some(patience) => (since + patience).clamp(now, now + LOOK),
+                None => now + LOOK,
+            });
             let Some(due) = end.into_iter().chain(look).min() else {
                 return Poll::Pending;
             };

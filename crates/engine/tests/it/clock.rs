@@ -70,6 +70,15 @@ impl Life {
         self.clock.0.fetch_add(secs, Ordering::Relaxed);
     }
 
+    fn tick(&self) {
+        self.cache.tick(&self.cx);
+        let turn = || -> Result<(), Infallible> {
+            self.cx.device.turn(true).unwrap();
+            Ok(())
+        };
+        let Ok(()) = self.executor.run_until_idle(turn);
+    }
+
     fn now(&self) -> u32 {
         self.clock.now_secs()
     }
@@ -301,7 +310,28 @@ fn a_second_start_confirms_a_clock_and_so_does_whoever_starts_it() {
     }
 }
 
-/// Kinds, absences and ends: a cache that was left alone for longer than it may be begins empty, another has everything.
+#[test]
+fn without_any_absence_allowed_every_start_is_an_empty_one() {
+    const START: u32 = 1_000_000_000;
+    for clean in [true, false] {
+        let medium = medium(0);
+        let options = CacheOptions {
+            absence_secs_max: Some(0),
+            ..of_kind(0)
+        };
+        let life = Life::begin(&medium, START, options);
+        (0..KEYS).for_each(|n| life.set(n, &[n as u8; 2_000], 0));
+        life.end(clean);
+        let (life, is_forgotten) = Life::try_begin(&medium, START, options);
+        assert!(
+            is_forgotten && (0..KEYS).all(|n| life.get(n).is_none()),
+            "{clean}"
+        );
+        life.end(true);
+    }
+}
+
+/// Kinds, absences and ends: a cache that was left alone for as long as it may be begins empty, another has everything.
 #[test]
 fn after_a_long_absence_it_begins_empty_and_after_a_short_one_it_does_not() {
     const START: u32 = 1_000_000_000;
@@ -326,7 +356,7 @@ fn after_a_long_absence_it_begins_empty_and_after_a_short_one_it_does_not() {
                 for _ in 0..idle {
                     // Nothing is asked for, and it runs.
                     life.pass(1);
-                    life.cache.tick(&life.cx);
+                    life.tick();
                 }
                 let last = life.now();
                 life.end(clean);

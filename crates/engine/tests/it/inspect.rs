@@ -6,7 +6,7 @@ use crate::common;
 use crate::common::{Model, Random, Rig, Weights, cascade, cascade_layouts, key, ripq, sipq, step};
 use pumice::{CacheOptions, CascadeOptions, Durability, IndexOptions};
 use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
-use pumice_flash::inspect::{Finding, Severity, Sink, Summary, inspect};
+use pumice_flash::inspect::{Finding, Part, Severity, Sink, Summary, inspect};
 use pumice_world::ManualClock;
 use std::ops::Range;
 use std::sync::Arc;
@@ -358,4 +358,43 @@ fn every_bit_that_counts_is_named_when_it_is_wrong_and_no_other() {
         "{called_leftovers} of {counted}"
     );
     assert!(counted > 800 && others > 30, "{counted}, {others}");
+}
+
+/// However many of its bits are wrong, and nothing else is.
+#[test]
+fn a_damaged_record_at_the_end_of_the_log_is_named_after_a_clean_stop() {
+    let mut tried = 0;
+    for (n, options) in (0..).zip(caches()) {
+        let mut bytes = clean(n, options);
+        let (summary, _) = look(&bytes);
+        let last = summary.log.next - 1;
+        // Of a record that came while the checkpoint was written, nothing else tells that it was there.
+        if last >= summary.superblock.checkpoints[0].log_start {
+            continue;
+        }
+        tried += 1;
+        let offset = summary.superblock.geometry.record_offset(last) as usize;
+        for (len, bits) in [(1, 1), (1, 5), (32, 0xff)] {
+            let damage = |bytes: &mut Vec<u8>| {
+                bytes[offset..offset + len]
+                    .iter_mut()
+                    .for_each(|byte| *byte ^= bits)
+            };
+            damage(&mut bytes);
+            let (damaged, heard) = look(&bytes);
+            damage(&mut bytes);
+            let named: Vec<_> = heard
+                .findings
+                .iter()
+                .map(|found| (found.part, found.severity))
+                .collect();
+            assert_eq!(
+                named,
+                [(Part::Log(last), Severity::Inconsistency)],
+                "{options:?}, {len} bytes"
+            );
+            assert_eq!(damaged.objects, summary.objects);
+        }
+    }
+    assert!(tried > 9, "{tried}");
 }

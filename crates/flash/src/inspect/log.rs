@@ -26,6 +26,13 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             (next, records) = (record.position + 1, records + 1);
             self.log_record(record);
         });
+        // A clean stop says where the log ends at least. These records are named here; its checkpoint is good without them.
+        let covered = self.superblock.checkpoints[0].log_start;
+        if self.superblock.clean && end.is_ok() && next < covered {
+            let what = format!("positions {next} to below {covered} are missing at the log's end");
+            self.wrong(Part::Log(next), self.slot_offset(next), what);
+            next = covered;
+        }
         match end {
             Ok(_) if next < start + geometry.log_slots => self.log_end(next),
             Ok(_) => {}

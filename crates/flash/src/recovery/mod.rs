@@ -95,7 +95,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         recovery.find().await
     };
     let absent_secs = opened.superblock.absent_secs(found.time, options.now);
-    let is_absent = !opened.formatted && options.absence_secs_max.is_some_and(|most| absent_secs > most);
+    let is_absent = !opened.formatted && options.absence_secs_max.is_some_and(|most| absent_secs >= most);
     recovery.out.absent_secs = is_absent.then_some(absent_secs);
     let found = match found {
         Found { usable: true, .. } if !is_absent => found,

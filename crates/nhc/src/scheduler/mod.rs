@@ -316,6 +316,8 @@ pub struct Scheduler {
     capped: Option<(Side, f64)>,
     /// The latency of a device is waited for.
     is_asking: bool,
+    /// A single read is to ask for it.
+    asks: bool,
     /// The counts and the time at which the window began; `None` while requests under the setting before are let through.
     mark: Option<(Counts, u64)>,
     /// The count of completed requests at which the window ends, or the wait for requests of the setting before.
@@ -352,6 +354,7 @@ impl Scheduler {
             reach: Reach::default(),
             capped: None,
             is_asking: false,
+            asks: false,
             mark: None,
             due: 0,
             under_way: 0.0,
@@ -453,7 +456,6 @@ impl Scheduler {
         } else if matches!(self.phase, Phase::Hold { until } if done >= until) {
             self.next_trial(done, now_ns);
         }
-
         let next = match &self.phase {
             Phase::Hold { .. } => self.held,
             Phase::Trial(trial) => trial.setting(),
@@ -465,6 +467,9 @@ impl Scheduler {
             self.current = next;
             self.switch.set(next.load, next.data);
             self.due = done + SETTLE.max(self.under_way as u64).min(WINDOW_MAX);
+        }
+        if std::mem::take(&mut self.asks) {
+            self.switch.ask();
         }
     }
 
@@ -532,9 +537,7 @@ impl Scheduler {
         }
         let Some(most) = self.reach.most(side) else {
             self.is_asking = true;
-            if self.reach.should_ask(side, self.under_way, now_ns) {
-                self.switch.ask();
-            }
+            self.asks |= self.reach.should_ask(side, self.under_way, now_ns);
             return 0.0;
         };
         // All or nothing, where the other device is so much faster.

@@ -85,6 +85,8 @@ pub(super) struct Model<'a> {
     sequence: u64,
     /// Whether an arrival is to come: one stream, whatever the load was changed to.
     arrival_at: Option<u64>,
+    /// When an arrival was refused, since when as many are under way as may be.
+    full_since: Option<u64>,
     now: u64,
     under_way: u64,
     copies: u32,
@@ -132,6 +134,7 @@ impl<'a> Model<'a> {
             events: BinaryHeap::new(),
             sequence: 0,
             arrival_at: None,
+            full_since: None,
             now: 0,
             under_way: 0,
             copies: 0,
@@ -246,7 +249,7 @@ impl<'a> Model<'a> {
 
     /// Starts clients that are new, or the stream of arrivals.
     fn start(&mut self) {
-        self.arrival_at = None;
+        (self.arrival_at, self.full_since) = (None, None);
         match self.arrivals {
             Arrivals::Clients(clients) => {
                 while self.under_way < clients {
@@ -271,17 +274,24 @@ impl<'a> Model<'a> {
         let Arrivals::Poisson { most, .. } = self.arrivals else {
             return;
         };
-        if self.under_way < most {
-            self.issue();
-        } else {
-            self.refused += 1;
+        // Arrivals know nothing of each other: those that are refused until one more may be under way are counted then.
+        if self.under_way >= most {
+            self.full_since = Some(self.now);
+            return;
         }
+        self.issue();
         self.next_arrival();
     }
 
     /// A request is done.
     fn ended(&mut self) {
         self.under_way -= 1;
+        if let Arrivals::Poisson { rate, .. } = self.arrivals
+            && let Some(since) = self.full_since.take()
+        {
+            self.refused += 1 + (rate * (self.now - since) as f64 / 1e9).round() as u64;
+            self.next_arrival();
+        }
         if let Arrivals::Clients(clients) = self.arrivals
             && self.under_way < clients
         {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use pumice_sim::{
     Accesses, ExactOptions, MissingSizes, OpsMode, ReplayRules, Report, SimError, Unit, Warmup, replay_exact,
 };
-use pumice_trace::{Op, Trace, TraceOptions};
+use pumice_trace::{Op, SIZE_REQUESTS, Summary, Trace, TraceOptions};
 
 /// A csv trace of `id,size,op` rows.
 struct Sample {
@@ -203,6 +203,40 @@ fn a_request_without_a_size_has_the_next_of_its_key() {
             Some((assumed + 10) as f64 / (2 * assumed + 20) as f64)
         );
     }
+}
+
+/// Farther on than requests are looked ahead: a replay that reads the trace twice has the sizes that a summary has.
+#[test]
+fn a_size_that_comes_late_is_that_of_the_object_from_its_start_on() {
+    let others = |from| -> String {
+        (from..from + 3 * SIZE_REQUESTS)
+            .map(|key| format!("{key},1,get "))
+            .collect()
+    };
+    let rows = format!(
+        "a,,get b,,delete {}a,10,set b,30,set {}a,99,get b,,get c,,get",
+        others(0),
+        others(3 * SIZE_REQUESTS)
+    );
+    let trace = sample("id=1,size=2,op=3", &rows);
+    let others = 6 * SIZE_REQUESTS as u64;
+    let known = others + 10 + 30;
+    let summary = Summary::of(&trace.trace(), &mut |_| {}).unwrap();
+    assert_eq!(
+        (summary.footprint_bytes, summary.objects_without_size),
+        (Some(known), Some(1))
+    );
+    let report = trace.replay("lru", "100%");
+    assert_eq!(report.flash_bytes, Some(known + 4096));
+    assert_eq!(report.bytes_inserted, report.flash_bytes);
+    // Twice `a` and once `b` hit.
+    let hits = (10 + 10 + 30) as f64;
+    assert_eq!(report.byte_hit_ratio, Some(hits / (hits + (known + 4096) as f64)));
+    // In one pass it has, until the size comes, one that is assumed.
+    let report = trace.replay("lru", "1GiB");
+    assert_eq!(report.bytes_inserted, Some(4096 + 30 + others + 4096));
+    let requested = (4096 + 30 + others + 4096) as f64;
+    assert_eq!(report.byte_hit_ratio, Some(hits / (hits + requested)));
 }
 
 #[test]

@@ -94,7 +94,7 @@ impl Rig {
     ) -> Result<Self, String> {
         let executor = Executor::new();
         let device = FaultyDevice::new(Arc::clone(medium));
-        let clock = Arc::new(ManualClock::new(1));
+        let clock = Arc::new(ManualClock::new(settings.cache.now));
         let opened = Shared::open(settings, Some(&device), backing, &*clock);
         let opened = executor.block_on(opened, park(&device));
         let (mut shared, found) = opened

@@ -493,6 +493,45 @@ fn a_start_that_would_lose_dirty_chunks_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn after_a_long_absence_clean_chunks_are_forgotten_and_dirty_ones_refuse_the_start() {
+    let kinds = [(false, false), (false, true), (true, false), (true, true)];
+    for (is_dirty, is_crash) in kinds {
+        for (idle, absent, is_kept) in [(0, 50, true), (0, 60, false), (100, 50, true), (100, 60, false)] {
+            let what =
+                format!("dirty {is_dirty}, crash {is_crash}, idle for {idle} s, absent for {absent} s");
+            let mut settings = wide();
+            settings.cache.absence_secs_max = Some(60);
+            let mut case = Case::new(1, settings);
+            case.put(0..60, 1);
+            case.flush().unwrap();
+            if !is_dirty {
+                case.drain().unwrap();
+            }
+            // Nothing is written, and it runs.
+            (0..idle).for_each(|_| case.second(false));
+            match is_crash {
+                false => case.close(),
+                true => case.crash(false),
+            }
+            case.settings.cache.now += idle + absent;
+            let started = case.start(Mode::WriteBack);
+            match (is_kept, is_dirty) {
+                (true, _) => assert_eq!(case.rig().found, Some(Found::Cache), "{what}"),
+                (false, false) => assert_eq!(case.rig().found, Some(Found::Forgotten), "{what}"),
+                (false, true) => {
+                    let error = started.unwrap_err();
+                    assert!(error.contains("--max-absence"), "{what}: {error}");
+                    case.settings.cache.absence_secs_max = None;
+                    case.start(Mode::WriteBack).unwrap();
+                }
+            }
+            assert_eq!(case.dirty(), if is_dirty { 60 } else { 0 }, "{what}");
+            case.check_all();
+        }
+    }
+}
+
+#[test]
 fn trims_over_dirty_chunks_in_holes_zero_them_and_dirty_chunks_are_data() {
     for may_punch in [false, true] {
         let mut case = Case::new(1, wide());

@@ -348,10 +348,17 @@ impl Run {
     /// The volume alone has everything.
     pub(super) fn drain(&mut self) {
         let host = self.host();
+        let mut is_settled = false;
         while host.store.dirty() > 0 {
             let dirty = self.run(host.store.dirty_from(0, 64));
-            if self.run(host.clean(dirty, true)) == 0 {
+            if self.run(host.clean(dirty, true)) > 0 {
+                is_settled = false;
+            } else if is_settled {
                 self.wrong("nothing can be cleaned");
+            } else {
+                // A reclaim may be cleaning what is left.
+                self.settle();
+                is_settled = true;
             }
         }
         for address in 0..self.chunks {

@@ -380,7 +380,7 @@ fn ready(config: &VolumesConfig, common: &Common, volumes: &[Opened], admin: Opt
             Some(Found::Nothing) => "a new cache",
             Some(Found::Cache) => "the cache that was there",
             Some(Found::Forgotten) => {
-                "a cache that was there and is forgotten: it was of another volume, or the volume has changed without it"
+                "a cache that was there and is forgotten: it was of another volume, the volume has changed without it, or --max-absence is over"
             }
         };
         line(format_args!("volume {}: {found}", prepared.name));

@@ -92,7 +92,8 @@ impl<D: Device + Clone> Executor<D> {
         self.change_more(key, value, false, decide).await
     }
 
-    /// The same, of a connection that may have had a share since it was read from last.
+    /// The same. With `had_share` the connection had a share since it was read from last, and takes those of the change as
+    /// [`Budget::take_more`](pumice_net::Budget::take_more) does.
     pub(super) async fn change_more<F>(
         &self,
         key: &[u8],
@@ -108,8 +109,12 @@ impl<D: Device + Clone> Executor<D> {
             value,
             bytes_max: SMALL_CHANGE_BYTES,
         };
+        let take = async |bytes| match had_share {
+            true => output.take_more(bytes).await,
+            false => output.take(bytes).await,
+        };
         // The old value and the new one.
-        let mut share = output.take(2 * SMALL_CHANGE_BYTES as usize).await;
+        let mut share = take(2 * SMALL_CHANGE_BYTES as usize).await;
         loop {
             let outcome = self.cache.update(&self.cx, key, reads, &mut decide).await;
             let Outcome::NeedsMemory { bytes } = outcome else {
@@ -117,10 +122,7 @@ impl<D: Device + Clone> Executor<D> {
             };
             drop(share);
             let twice = usize::try_from(bytes.saturating_mul(2)).unwrap_or(usize::MAX);
-            share = match had_share {
-                true => output.take_more(twice).await,
-                false => output.take(twice).await,
-            };
+            share = take(twice).await;
             reads.bytes_max = bytes;
         }
     }

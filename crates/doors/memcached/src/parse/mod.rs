@@ -5,8 +5,8 @@
 //! Lines are bounded by [`Limits`]; values are counted, never allocated, here.
 //!
 //! The parser of words differs from memcached 1.6 on purpose where memcached misreads its input: keys with a NUL are refused (memcached
-//! drops the rest of the line), client flags above 32 bits are refused (memcached wraps them), expiry times are 64-bit
-//! (memcached wraps them at 32), and a line is too long at 2048 bytes however it arrives (memcached: only if it arrives in
+//! drops the rest of the line), client flags above 32 bits are refused (memcached wraps them), expiry times from 2^32 on are
+//! far off (memcached wraps them at 32 bits), and a line is too long at 2048 bytes however it arrives (memcached: only if it arrives in
 //! pieces).
 
 mod admin;

@@ -573,3 +573,42 @@ fn a_large_value_waits_for_seconds_behind_any_number_of_stalled_peers() {
     drop(readers);
     server.stop();
 }
+
+/// The memory is for two, and 300 want it and stall: they are cut off, but not for that a client that is merely slow.
+#[test]
+fn a_slow_client_among_stalled_peers_is_not_cut_off() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let mut config = DoorConfig {
+        budgets: SMALLEST,
+        ..config()
+    };
+    config.listen.push(Listen::Unix {
+        path: path.clone(),
+        mode: None,
+    });
+    let server = Server::start(config);
+    let half_sent = announce("half", 900_000, 90_000);
+    let stalled: Vec<_> = (0..300)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            stream.write_all(&half_sent).unwrap();
+            stream
+        })
+        .collect();
+    server.wait_until("they wait for memory", |stats| {
+        stats.counts().slow_peers_closed > 0
+    });
+    let mut slow = server.client();
+    let value = value(900_000, 2);
+    for piece in set("slow", &value).chunks(16 << 10) {
+        slow.send(piece);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    slow.expect("STORED\r\n");
+    assert!(server.stats().curr_connections() > 100, "the others still wait");
+    drop(stalled);
+    slow.send("get slow\r\n");
+    slow.expect_bytes(&hit("slow", &value));
+    server.stop();
+}

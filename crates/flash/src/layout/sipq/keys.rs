@@ -17,6 +17,8 @@ pub const VIRTUAL_KEY_BYTES: u64 = 96;
 
 /// Parts of the table of hashes that are filled one after the other at a start: each is to fit a processor's cache.
 const PARTS: usize = 256;
+/// Keys that are put in a table at once: 16 bytes of each are beside it meanwhile.
+const AT_ONCE: usize = 1 << 20;
 
 /// Weight of a block's bytes in the mean over blocks, as a divisor.
 const BLOCKS_AVERAGED: f64 = 64.0;
@@ -268,25 +270,28 @@ impl KeyQueue {
         let places = (self.numbers.capacity() + 1).next_power_of_two();
         let shift = places.trailing_zeros().saturating_sub(PARTS.trailing_zeros());
         let part = |hash: u64| (hash >> shift) as usize % PARTS;
-        let restored = (0..)
-            .zip(&self.keys)
-            .filter(|(number, _)| self.queue.contains(*number));
-        let mut ends = [0; PARTS];
-        restored.clone().for_each(|(_, (hash, _))| ends[part(*hash)] += 1);
-        let mut sum = 0;
-        for end in &mut ends {
-            sum += std::mem::replace(end, sum);
-        }
-        let mut parted = vec![(0, 0); sum];
-        for (number, (hash, _)) in restored {
-            let place = &mut ends[part(*hash)];
-            parted[*place] = (*hash, number);
-            *place += 1;
-        }
-        for (hash, number) in parted {
-            if let Some(before) = self.numbers.insert(hash, number) {
-                self.queue.remove(before);
-                self.free.push(before);
+        for first in (0..self.keys.len()).step_by(AT_ONCE) {
+            let keys = &self.keys[first..self.keys.len().min(first + AT_ONCE)];
+            let restored = (ObjectNumber::try_from(first).expect("as many numbers as keys")..)
+                .zip(keys)
+                .filter(|(number, _)| self.queue.contains(*number));
+            let mut ends = [0; PARTS];
+            restored.clone().for_each(|(_, (hash, _))| ends[part(*hash)] += 1);
+            let mut sum = 0;
+            for end in &mut ends {
+                sum += std::mem::replace(end, sum);
+            }
+            let mut parted = vec![(0, 0); sum];
+            for (number, (hash, _)) in restored {
+                let place = &mut ends[part(*hash)];
+                parted[*place] = (*hash, number);
+                *place += 1;
+            }
+            for (hash, number) in parted {
+                if let Some(before) = self.numbers.insert(hash, number) {
+                    self.queue.remove(before);
+                    self.free.push(before);
+                }
             }
         }
     }
