@@ -71,7 +71,7 @@ def test_a_node_that_was_away(directory, flags):
         overwrite(client, "old", KEYS)
         found = client.get_many(KEYS)
         expect(list(found.values()) == [b"old"] * len(KEYS), "what was set", len(found))
-        nodes[0].kill9()
+        nodes[0].terminate()
         gone = time.monotonic()
         overwrite(client, "new", KEYS)
         # Longer than it may be away, counted from its last sign of life.

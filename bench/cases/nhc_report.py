@@ -101,7 +101,9 @@ def rows():
             for hits in (0.5, 0.8, 0.95, 0.99, 1.0)]
     yield ("any device above any other: against the better of classic and the best split", grid,
            lambda report: min(report["nhc_to_best"], report["nhc_to_classic"]), "≥ 0.97", "≥ 0.99", at_least(0.97, 0.99))
-    yield ("the same: p99 against classic, where the best split gains less than 2 %", grid,
+    # With 1 % of misses the 99th percentile is between hits and misses, by chance at either.
+    sharp = [key for key in grid if dict(key)["hits"] != 0.99]
+    yield ("the same, but for 99 % hits: p99 against classic, where the best split gains less than 2 %", sharp,
            lambda report: report["p99_to_classic"] if report["best_to_classic"] < 1.02 else 1.0, "≤ 1.05", "≤ 1.01", at_most(1.05, 1.01))
     every = closed + few_hits + light + full + mixes
     yield "against latency balancing", every, lambda report: report["nhc_to_balance"], "≥ 0.97", "≥ 1.0", at_least(0.97, 1.0)

@@ -11,14 +11,14 @@
 //! A hit of a key that the ghost has forgotten is taken for one that both have, since most such keys are asked for often. Where a key comes a third
 //! time late, that favours `random`.
 //!
-//! In a turn of flash as many new keys come as their objects fill flash; then it is judged. Where `random:F` would have more, by a hundredth of what was
-//! asked, it takes over for half a turn, then `second-hit` is tried again for a turn. Each time that it fails the next wait is twice as long, up to 64
-//! turns.
+//! Where `random:F` would have more, by a hundredth of what is asked, it takes over for some **rounds**, then `second-hit` is tried again. In a round
+//! as many new keys come as their objects fill an eighth of flash. Each time that it fails at once the next wait is twice as long, up to 64 turns of flash.
 //! What is estimated are hits of LRU; an object that is on flash because of chance counts for both.
 //!
-//! The ghost also says how many hits less than without any rule `second-hit` has: each second access of a key, less the hits of keys that the ghost
-//! has forgotten, which flash would not have if all were written. Where that is more than a fiftieth of what was asked in two turns in a row, as where DRAM answers what comes
-//! again soon and little else comes often, `random:F` takes over likewise, with the least F by which at most half of that is lost.
+//! The ghost also says how many hits fewer than without any rule `second-hit` has: each second access of a key, less the hits of keys that the ghost
+//! has forgotten, which flash would not have if all were written. Where that is more than a fiftieth of what was asked, in two turns of flash in a
+//! row, as where DRAM answers what comes again soon and little else comes often, `random` takes over likewise. Where as much is lost, F is at least
+//! the share by which half of that is lost.
 
 use crate::ghost::{COUNTS, Ghost, WAYS};
 use crate::{Candidate, is_drawn};
@@ -27,7 +27,7 @@ use pumice_memory::PagePool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Rounds of a turn of flash, after each of which it is looked how long objects are.
+/// Rounds of a turn of flash, in which as many new keys come as flash holds objects.
 const ROUNDS: u32 = 8;
 /// In the first round it is known after so many new keys how long objects are, and again after eight times as many: each may take a page.
 const FIRST_LOOK: u64 = 64;
@@ -201,26 +201,24 @@ impl SecondHit {
             return;
         }
         course.age += 1;
-        if course.age < ROUNDS {
-            return;
-        }
+        let is_turn_over = course.age >= ROUNDS;
         let load = |cell: &AtomicU64| cell.load(Relaxed) as f64;
         let accesses = self.ghost.answers().map(|count| count as f64);
         let share = load(&self.admitted) / load(&self.judged).max(1.0);
         let gain = gain_of_random(share.min(1.0), &accesses);
         let asked = accesses.iter().sum::<f64>();
         let loses = accesses[1] - load(&self.forgotten) > LOSS_MAX * asked;
-        let share = if std::mem::replace(&mut course.has_lost, loses) && loses {
-            Some(share_that_loses(LOSS_MAX / 2.0 * asked, &accesses).max(share))
-        } else {
-            (gain > MARGIN * asked).then_some(share)
-        };
+        let has_lost = is_turn_over && std::mem::replace(&mut course.has_lost, loses);
+        let share = (gain > MARGIN * asked || has_lost && loses).then(|| match loses {
+            true => share_that_loses(LOSS_MAX / 2.0 * asked, &accesses).max(share),
+            false => share,
+        });
         if let Some(share) = share {
             self.share.store(share.to_bits(), Relaxed);
             self.fallbacks.fetch_add(1, Relaxed);
             course.left = course.next;
             course.next = (course.next * 2).min(LONGEST);
-        } else {
+        } else if is_turn_over {
             course.next = FIRST;
             self.count_anew(course);
         }

@@ -77,7 +77,7 @@ struct NhcArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Requests of the run, of which the last two thirds count
+    /// Requests of the run, of which the last two thirds count; more where many are under way
     #[arg(long, value_name = "N", default_value_t = 600_000)]
     requests: u64,
 

@@ -9,6 +9,8 @@ use serde::Serialize;
 const LONG: u64 = 200_000;
 const SHORT: u64 = 30_000;
 const AHEAD: u64 = 6_000;
+/// Requests of a third of a run of the scheduler, at least, for each that may be under way: its windows are as long as there are many.
+const TRIALS: u64 = 230;
 /// `load_admit` of the grid goes by as much.
 const GRID: u64 = 50;
 /// N1 clients come to this share of the most.
@@ -171,7 +173,25 @@ fn held(
     counted: u64,
 ) -> Figures {
     let control = Control::held(load_admit, data_admit);
-    run(options, arrivals, control, AHEAD, counted, u64::MAX)
+    let ahead = AHEAD.max(until_even(options, arrivals));
+    run(options, arrivals, control, ahead, counted, u64::MAX)
+}
+
+/// The most requests that are under way at once.
+fn most_under_way(arrivals: Arrivals) -> u64 {
+    match arrivals {
+        Arrivals::Clients(clients) => clients,
+        Arrivals::Poisson { most, .. } => most,
+    }
+}
+
+/// Requests until as many of them are misses as may be under way, and as many again: where misses are what clients wait for, most of them do so then.
+fn until_even(options: &CellOptions, arrivals: Arrivals) -> u64 {
+    let misses = 1.0 - options.hits;
+    match misses > 1e-6 {
+        true => (2.0 * most_under_way(arrivals) as f64 / misses) as u64,
+        false => 0,
+    }
 }
 
 /// The fewest clients with which classic caching comes to nearly all it can, and that.
@@ -243,11 +263,13 @@ pub fn run_cell(options: &CellOptions) -> CellReport {
     let load = arrivals(options.load, n1, most);
     let classic = held_for_long(options, load, 1.0, true);
     let best = best_split(&drawn, load);
-    let ahead = options.requests / 3;
+    let ahead = (options.requests / 3)
+        .max(TRIALS * most_under_way(load))
+        .max(until_even(options, load));
     let mut model = Model::new(options, load, scheduler(options));
     model.run(ahead, u64::MAX);
     let (since, at, before) = (model.counts(), model.now(), (model.load_admit_sum, model.refused));
-    model.run(options.requests, u64::MAX);
+    model.run(3 * ahead, u64::MAX);
     let nhc = figures(&model, &since, at, before);
     let alone = |profile: pumice_device::Profile| {
         let direction = profile.read;

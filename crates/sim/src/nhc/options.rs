@@ -147,7 +147,8 @@ pub struct CellOptions {
     pub objective: Objective,
     /// Of all that is drawn.
     pub seed: u64,
-    /// Requests of the run of NHC, of which the last two thirds count.
+    /// Requests of the run of NHC, of which the last two thirds count; at least 690 for each that may be under way, and where misses are few as many
+    /// as it takes until they wait for each other as they will.
     pub requests: u64,
     /// What changes after the first third.
     pub then: Option<Change>,
