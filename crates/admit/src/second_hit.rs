@@ -16,9 +16,9 @@
 //! What is estimated are hits of LRU; an object that is on flash because of chance counts for both.
 //!
 //! The ghost also says how many hits fewer than without any rule `second-hit` has: each second access of a key, less the hits of keys that the ghost
-//! has forgotten, which flash would not have if all were written. Where that is more than a fiftieth of what was asked, in two turns of flash in a
-//! row, as where DRAM answers what comes again soon and little else comes often, `random` takes over likewise. Where as much is lost, F is at least
-//! the share by which half of that is lost.
+//! has forgotten, which flash would not have if all were written. Where that is more than a fiftieth of what was asked in two turns of flash in a row, or after a
+//! fall-back in a round, as where DRAM answers what comes again soon and little else comes often, `random` takes over likewise. Where as much is lost, F is
+//! at least the share by which half of that is lost.
 
 use crate::ghost::{COUNTS, Ghost, WAYS};
 use crate::{Candidate, is_drawn};
@@ -208,11 +208,15 @@ impl SecondHit {
         let gain = gain_of_random(share.min(1.0), &accesses);
         let asked = accesses.iter().sum::<f64>();
         let loses = accesses[1] - load(&self.forgotten) > LOSS_MAX * asked;
-        let has_lost = is_turn_over && std::mem::replace(&mut course.has_lost, loses);
-        let share = (gain > MARGIN * asked || has_lost && loses).then(|| match loses {
+        // Where it has fallen back lately, a round is enough.
+        let is_known = course.has_lost && (is_turn_over || course.next > FIRST);
+        let share = (gain > MARGIN * asked || is_known && loses).then(|| match loses {
             true => share_that_loses(LOSS_MAX / 2.0 * asked, &accesses).max(share),
             false => share,
         });
+        if is_turn_over {
+            course.has_lost = loses;
+        }
         if let Some(share) = share {
             self.share.store(share.to_bits(), Relaxed);
             self.fallbacks.fetch_add(1, Relaxed);
