@@ -2,8 +2,9 @@
 
 use crate::curve::Curve;
 
-/// Sizes that are looked at, for each doubling, and doublings below the bytes of all objects.
+/// The curve is looked at in so many sizes for each doubling.
 const STEPS: i32 = 8;
+/// The smallest of them is so many halvings below the bytes of all objects.
 const DOUBLINGS: i32 = 10;
 /// Sizes of a curve are exact to a thousandth.
 const CURVE_STEP: f64 = 1.001;

@@ -29,7 +29,7 @@ pub struct Summary {
     pub footprint_bytes: Option<u64>,
     /// Accesses, deletes left out, that record no size; null without sizes.
     pub accesses_without_size: Option<u64>,
-    /// Objects of which no access says how large they are; null without sizes.
+    /// Objects whose size no access records; null where the trace has no sizes at all.
     pub objects_without_size: Option<u64>,
     /// The size of a page, where objects are pages.
     pub page_bytes: Option<u64>,

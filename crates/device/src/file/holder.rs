@@ -41,7 +41,8 @@ pub fn mounted_at(device: u64) -> Option<PathBuf> {
     };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     mounts.lines().find_map(|line| {
-        // `36 35 8:1 / /srv rw - ext4 /dev/sda1 rw`, with any number of words before the lone `-`.
+        // A line: `36 35 8:1 / /srv rw - ext4 /dev/sda1 rw`. The device number is its third word, the place its fifth, the source the second
+        // word behind the lone `-`.
         let (head, tail) = line.split_once(" - ")?;
         let (mut head, source) = (head.split(' ').skip(2), tail.split(' ').nth(1)?);
         let (number, point) = (head.next()?, head.nth(1)?);
