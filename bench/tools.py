@@ -78,7 +78,7 @@ def memcached_version():
 
 def load(server, core, **settings):
     """Runs the load generator against a server; settings are its flags. Returns its report."""
-    command = [machine.BINARY, "bench", "memcached", "--json", "--target", server.target]
+    command = [machine.BENCH, "memcached", "--json", "--target", server.target]
     command += ["--server-pid", server.pid, "--threads", 1]
     for name, value in settings.items():
         flag = "--" + name.replace("_", "-")

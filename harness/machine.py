@@ -15,6 +15,8 @@ from . import Failure
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")))
 BINARY = os.path.abspath(os.environ.get("PUMICE_BIN", os.path.join(TARGET, "release", "pumice")))
+# Load, checks and models: always those of this checkout, also for a server of another.
+BENCH = os.path.abspath(os.environ.get("PUMICE_BENCH_BIN", os.path.join(os.path.dirname(BINARY), "pumice-bench")))
 INPROCESS = os.path.join(TARGET, "inprocess", "release", "inprocess")
 THREADS = os.path.join(TARGET, "inprocess", "release", "threads")
 TRACES = os.environ.get("PUMICE_TRACES", os.path.join(os.path.dirname(ROOT), "shared", "traces"))
@@ -143,21 +145,24 @@ def version_of(program):
 
 
 def build(path, build=True):
-    """`BINARY`, which is server and load generator, `INPROCESS`, which has the engine and foyer in it, or `THREADS`, with locks that tell
-    how long they were waited for."""
+    """`BINARY` and `BENCH`, `INPROCESS`, which has the engine and foyer in it, or `THREADS`, with locks that tell how long they were waited
+    for."""
     command = ["cargo", "build", "--release", "--quiet", "--locked"]
-    if path != BINARY:
+    if path == BINARY:
+        command += ["--package", "pumice-cli", "--package", "pumice-bench"]
+    else:
         manifest = os.path.join(ROOT, "bench", "inprocess", "Cargo.toml")
         command += ["--manifest-path", manifest, "--target-dir", os.path.join(TARGET, "inprocess"), "--bin", os.path.basename(path)]
     if path == THREADS:
         command += ["--no-default-features", "--features", "locks"]
-    if build and (path != BINARY or "PUMICE_BIN" not in os.environ):
+    if build and (path != BINARY or not {"PUMICE_BIN", "PUMICE_BENCH_BIN"} & os.environ.keys()):
         if not shutil.which("cargo"):
             raise Failure("cargo is missing: install the Rust toolchain (https://rustup.rs)")
         if subprocess.run(command, cwd=ROOT).returncode != 0:
             raise Failure(f"{' '.join(command)} failed")
-    if not os.path.exists(path):
-        raise Failure(f"{path} is missing: {' '.join(command)}")
+    for program in [path, BENCH] if path == BINARY else [path]:
+        if not os.path.exists(program):
+            raise Failure(f"{program} is missing: {' '.join(command)}")
     return path
 
 

@@ -1,4 +1,5 @@
-"""Options and fixtures of the end-to-end tests. The program under test is target/release/pumice, or what PUMICE_BIN names."""
+"""Options and fixtures of the end-to-end tests. The program under test is target/release/pumice, or what PUMICE_BIN names, and its load
+pumice-bench beside it, or what PUMICE_BENCH_BIN names."""
 
 import os
 import random
@@ -19,8 +20,10 @@ def pytest_addoption(parser):
 
 
 def pytest_sessionstart(session):
-    if not session.config.option.collectonly and not os.access(machine.BINARY, os.X_OK):
-        pytest.exit(f"{machine.BINARY} is missing: cargo build --release, or set PUMICE_BIN", returncode=2)
+    for program in (machine.BINARY, machine.BENCH):
+        if not session.config.option.collectonly and not os.access(program, os.X_OK):
+            build = "cargo build --release -p pumice-cli -p pumice-bench"
+            pytest.exit(f"{program} is missing: {build}, or set PUMICE_BIN and PUMICE_BENCH_BIN", returncode=2)
 
 
 @pytest.hookimpl(wrapper=True)

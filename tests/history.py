@@ -1,4 +1,4 @@
-"""`pumice bench history` beside a server that is stopped, killed and started again: what test_history.py and test_kill9.py share."""
+"""`pumice-bench history` beside a server that is stopped, killed and started again: what test_history.py and test_kill9.py share."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from harness import Failure, expect
-from harness.machine import BINARY, Child
+from harness.machine import BENCH, Child
 from harness.servers import Pumice
 
 # Layout, index, and the least DRAM that each can do with.
@@ -54,7 +54,7 @@ class History(Child):
     answer that cannot be explained."""
 
     def __init__(self, directory, seed, seconds, **settings):
-        command = [BINARY, "bench", "history", "--json", "--target", SOCKET, "--seconds", seconds, "--seed", seed]
+        command = [BENCH, "history", "--json", "--target", SOCKET, "--seconds", seconds, "--seed", seed]
         for name, value in settings.items():
             command += ["--" + name.replace("_", "-"), value]
         self.said = os.path.join(directory, "history.log")

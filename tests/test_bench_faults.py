@@ -1,4 +1,4 @@
-"""`pumice bench memcached` finds what a server does wrong: a proxy before a real memcached now and then returns another
+"""`pumice-bench memcached` finds what a server does wrong: a proxy before a real memcached now and then returns another
 key's value, or an old one. Without its faults there are no errors."""
 
 import json
@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from harness import expect, expect_equal
-from harness.machine import BINARY
+from harness.machine import BENCH
 from harness.servers import Memcached
 
 OPERATIONS = 20_000
@@ -89,7 +89,7 @@ class Proxy:
 
 
 def bench(address, *arguments):
-    command = [BINARY, "bench", "memcached", "--target", address, "--json", "--connections", "4", "--warm-up", "0"]
+    command = [BENCH, "memcached", "--target", address, "--json", "--connections", "4", "--warm-up", "0"]
     command += ["--requests", str(OPERATIONS), "--keys", f"zipf:keys={KEYS},theta=0.7", "--mix", "ycsb-a", "--preload"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300)
     expect(done.returncode in (0, 1), "exit status 0 or 1", f"{done.returncode}: {done.stderr}")

@@ -1,4 +1,4 @@
-"""`pumice bench nbd` finds nothing wrong with nbdkit and with volumes of Pumice, also while they are killed, and finds what a server has
+"""`pumice-bench nbd` finds nothing wrong with nbdkit and with volumes of Pumice, also while they are killed, and finds what a server has
 lost, changed, or mixed up."""
 
 import json
@@ -13,7 +13,7 @@ import pytest
 
 from chunk_log import CLEAN, VOID, ChunkLog
 from harness import expect, expect_equal
-from harness.machine import BINARY, installed
+from harness.machine import BENCH, installed
 from harness.servers import Server, Volume
 
 MIB = 1 << 20
@@ -40,7 +40,7 @@ class Nbdkit(Server):
 
 
 def start(uri, *flags):
-    command = [BINARY, "bench", "nbd", uri, "--overwrite", "--json", *flags]
+    command = [BENCH, "nbd", uri, "--overwrite", "--json", *flags]
     return subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -1,6 +1,6 @@
 """Idle and slow connections: what they do to the latency of a normal client, and to the memory of the server.
 
-A normal client (`pumice bench`: gets of what is in DRAM and on flash, and a tenth sets of up to 40 KB, at a fixed rate) is measured
+A normal client (`pumice-bench`: gets of what is in DRAM and on flash, and a tenth sets of up to 40 KB, at a fixed rate) is measured
 alone and beside a crowd, in turns: idle connections, and slow ones that send a byte a second and read a byte a second. Half of these have
 asked for more than sockets buffer, of flash and DRAM mixed; a quarter has announced values of 1 MB; a quarter sends small commands.
 Must be: the median p99 beside the crowd is at most twice that without it, and resident memory stays within --dram plus 10 %.
@@ -19,7 +19,7 @@ import crowd
 from crowd import DESCRIPTORS, HOT, VALUES, allow_descriptors
 from harness import expect, mib
 from harness.client import Client
-from harness.machine import BINARY, ROOT, Child, run_json
+from harness.machine import BENCH, ROOT, Child, run_json
 from harness.servers import MemorySampler, Pumice
 
 # What a connection may take by itself: its part of the budget (docs/operations.md, "DRAM").
@@ -46,7 +46,7 @@ class Normal:
     def __init__(self, server, keys, rate):
         self.server, self.rate = server, rate
         self.common = [
-            *(BINARY, "bench", "memcached", "--target", server.target, "--json"),
+            *(BENCH, "memcached", "--target", server.target, "--json"),
             *("--keys", f"zipf:keys={keys},theta=0.8", "--value-size", "2000-40000"),
             *("--mix", "get:90,set:10", "--connections", "4"),
         ]

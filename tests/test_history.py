@@ -1,6 +1,6 @@
 """A history check through restarts and kills: everything that the server answers is explained by some order of the operations.
 
-`pumice bench history` puts load on a server and checks the answers; meanwhile this stops the server (SIGTERM), kills it (kill -9)
+`pumice-bench history` puts load on a server and checks the answers; meanwhile this stops the server (SIGTERM), kills it (kill -9)
 and starts it again, at random moments, also while it starts or stops. Missing is legal; stale, deleted, expired or foreign never is.
 Flash is small and DRAM smaller, so that objects are read from flash, promoted, overwritten, evicted and reclaimed; a run in which that
 did not happen fails.

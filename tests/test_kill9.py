@@ -1,6 +1,6 @@
 """kill -9 under load: what was said to be written comes back.
 
-Each round: a set of objects that nobody touches is written and sealed; then `pumice bench history` puts load on the server, and
+Each round: a set of objects that nobody touches is written and sealed; then `pumice-bench history` puts load on the server, and
 checks that nothing that it reads is deleted, older or another key's, also after the kill; at a random moment the server is killed; it
 starts again, sometimes after kills while it started, and everything is read back.
 

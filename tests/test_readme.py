@@ -13,7 +13,7 @@ import pytest
 
 from harness import Failure, expect, expect_equal
 from harness.client import Client
-from harness.machine import BINARY, ROOT
+from harness.machine import BENCH, BINARY, ROOT
 from harness.servers import Memcached, Pumice, Server, Volume
 
 MIB = 1 << 20
@@ -23,21 +23,26 @@ SECONDS = 60
 DAYS_MAX = 30
 
 
+PROGRAMS = {"pumice": BINARY, "pumice-bench": BENCH}
+
+
 def commands():
-    """Every `pumice …` of the first column, in order."""
+    """Every `pumice …` and `pumice-bench …` of the first column, in order."""
     with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
-        cells = re.findall(r"^\| (`pumice [^|]*) \|", file.read(), re.MULTILINE)
-    return [found.removeprefix("pumice ") for cell in cells for found in re.findall(r"`(pumice [^`]*)`", cell)]
+        cells = re.findall(r"^\| (`pumice[ -][^|]*) \|", file.read(), re.MULTILINE)
+    return [found for cell in cells for found in re.findall(r"`(pumice[ -][^`]*)`", cell)]
 
 
 def test_the_table_is_found():
-    kinds = {command.split()[0] for command in commands()}
-    expect_equal(kinds, {"serve", "replay", "advise", "trace", "inspect", "bench"}, "the commands in README's table")
+    kinds = {" ".join(command.split()[:2]) for command in commands()}
+    wanted = [f"pumice {kind}" for kind in ("serve", "replay", "advise", "trace", "inspect")]
+    wanted += [f"pumice-bench {kind}" for kind in ("memcached", "nbd", "device")]
+    expect_equal(kinds, set(wanted), "the commands in README's table")
 
 
 @pytest.mark.parametrize("command", commands())
 def test_a_row_runs(directory, command):
-    words = command.split()
+    program, *words = command.split()
     with contextlib.ExitStack() as servers:
         if words[0] == "serve":
             serves(directory, words)
@@ -58,7 +63,7 @@ def test_a_row_runs(directory, command):
             # A Pumice says nothing of requests at its memcached port.
             server = servers.enter_context(Memcached(directory))
             names["ADDR"] = server.target
-        process = subprocess.Popen([BINARY, *(names.get(word, word) for word in words)], cwd=directory, stdout=subprocess.PIPE,
+        process = subprocess.Popen([PROGRAMS[program], *(names.get(word, word) for word in words)], cwd=directory, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
         if words[:2] == ["trace", "record"]:
             client = Client(server.address)
@@ -70,8 +75,8 @@ def test_a_row_runs(directory, command):
             said = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise Failure(f"expected `pumice {command}` to end within {SECONDS} s") from None
-        expect(process.returncode == 0 and said[0], f"`pumice {command}` to succeed and to say something", said)
+            raise Failure(f"expected `{command}` to end within {SECONDS} s") from None
+        expect(process.returncode == 0 and said[0], f"`{command}` to succeed and to say something", said)
 
 
 def trace(directory):

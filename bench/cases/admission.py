@@ -1,4 +1,4 @@
-"""What goes to flash: writes and hits of admission rules on two exact LRU tiers, over `pumice model admission`."""
+"""What goes to flash: writes and hits of admission rules on two exact LRU tiers, over `pumice-bench model admission`."""
 
 import statistics
 
@@ -26,7 +26,7 @@ TWICE = [(0.3, 0.0), (0.6, 0.0), (0.9, 0.0), (0.3, 0.5), (0.6, 0.5), (0.9, 0.5),
 
 
 def model(trace, dram, flash, rule):
-    return machine.run_json([machine.BINARY, "model", "admission", *trace, "--dram", dram, "--flash", flash, "--flash-admit", rule, "--json"])
+    return machine.run_json([machine.BENCH, "model", "admission", *trace, "--dram", dram, "--flash", flash, "--flash-admit", rule, "--json"])
 
 
 def ratio(counts):

@@ -48,7 +48,7 @@ def advise_path(arguments):
     same load.
 
     memcached gets a look-aside load of Zipf's keys (0.9) over one connection at a steady rate, and is recorded from its first request on. `advise` takes
-    the time of a hit from that load without a rate, one request after the other, that of a read of flash from `pumice bench device --throttle KIND`, a miss of 10 ms, and a
+    the time of a hit from that load without a rate, one request after the other, that of a read of flash from `pumice-bench device --throttle KIND`, a miss of 10 ms, and a
     budget for 64 MiB of DRAM and 128 MiB of flash. The Pumice of the line that it prints, empty at first and with `--throttle flash=KIND`, then gets the same
     requests one after the other. Seen hits are those of its gets; the seen response time is the mean of gets as the client measures them, and the 10 ms
     for each miss, which are not waited for: these are most of it, so the rest is a row of its own. Exit status 1 where hits are off by more than 1.5 points or the response time by more than 10 %."""
@@ -61,7 +61,7 @@ def advise_path(arguments):
     def turn(_):
         hit_us, said = recorded(comparison, arguments, requests, path)
         print(f"  recorded: {said}", flush=True)
-        device = [machine.BINARY, "bench", "device", "--json", "--throttle", arguments.slow, "--sizes", "8KiB", "--depths", "1", "--size", "64MiB", probe]
+        device = [machine.BENCH, "device", "--json", "--throttle", arguments.slow, "--sizes", "8KiB", "--depths", "1", "--size", "64MiB", probe]
         read_us = machine.run_json(device)["rows"][0]["read"]["mean_us"]
         times = {"--dram-latency": hit_us, "--flash-latency": hit_us + read_us, "--miss-latency": hit_us + BACKEND_US}
         times = [word for name, us in times.items() for word in (name, f"{us:.3f}us")]

@@ -311,7 +311,7 @@ def cascade_p99(arguments):
     """A small budget filled with 300-byte items under the cascade index: resident memory, and dependent rounds of gets.
 
     `pumice serve --threads 1 --dram 256MiB --flash-size 16GiB --index cascade` (which index it would take by itself, too) gets as many
-    items with values of 300 bytes and keys of 16 as its flash takes, each set once by `pumice bench`, and then gets of keys drawn
+    items with values of 300 bytes and keys of 16 as its flash takes, each set once by `pumice-bench`, and then gets of keys drawn
     alike from all of them for `--seconds`, 32 connections, closed loop. There is no peer: these are bounds of their own.
 
     Resident memory is the most that the process ever had (VmHWM), and must be within the budget plus 10 %. Rounds are reads of the

@@ -62,7 +62,7 @@ def dram_hits(arguments):
     """DRAM hits over loopback against memcached: 100-byte values, 32 connections, one request at a time on each.
 
     500,000 keys (16 bytes) with values of 100 bytes, set once, then gets of keys drawn by Zipf 0.9, closed loop. Both servers
-    have one worker thread on the same core, and a memory cgroup of 512 MiB; the load generator, `pumice bench memcached`,
+    have one worker thread on the same core, and a memory cgroup of 512 MiB; the load generator, `pumice-bench memcached`,
     has one thread on another core, and verifies every value. Both start anew in every turn.
 
     Pumice: `serve --threads 1 --dram 512MiB --flash-size 4GiB`, all else by default; it fails if flash is read.

@@ -92,7 +92,7 @@ def nhc_real(arguments):
         spent = {name: after[name] - before[name] for name in after}
         hits = min(1, spent["hits"] / max(1, spent["reads"]))
         size = spent["device_bytes"] // max(1, spent["device_reads"])
-        model = machine.run_json([machine.BINARY, "model", "nhc", "--upper", arguments.upper, "--lower", arguments.lower, "--load", "closed:4",
+        model = machine.run_json([machine.BENCH, "model", "nhc", "--upper", arguments.upper, "--lower", arguments.lower, "--load", "closed:4",
                                   "--hits", f"{hits:.4f}", "--size", str(size), "--json"])
         samples = follow(comparison, sides["pumice"], n1, arguments.seconds)
     for name, (lower, mix, peer) in BESIDE.items():
@@ -127,7 +127,7 @@ def follow(comparison, side, n1, seconds):
     server, settings = side
     samples, begun = [], time.monotonic()
     for connections in (4 * n1, n1, 4 * n1):
-        words = [machine.BINARY, "bench", "memcached", "--json", "--target", server.target, "--mix", "get", "--keys", settings["keys"],
+        words = [machine.BENCH, "memcached", "--json", "--target", server.target, "--mix", "get", "--keys", settings["keys"],
                  "--value-size", str(VALUE_BYTES), "--connections", str(connections), "--warm-up", "0", "--seconds", str(seconds)]
         with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as client:
             while client.poll() is None:

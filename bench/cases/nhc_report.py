@@ -1,4 +1,4 @@
-"""Non-hierarchical caching in virtual time: the table of docs/nhc.md, over `pumice model nhc --json`."""
+"""Non-hierarchical caching in virtual time: the table of docs/nhc.md, over `pumice-bench model nhc --json`."""
 
 import csv
 import html
@@ -25,7 +25,7 @@ COLUMNS = ["pair", "load", "hits", "reads", "objective", "then", "slower", "vary
 
 
 def cell(pair, load, hits=0.95, slower=1, vary="", stalls="", **more):
-    """A cell as a key: settings by name, and flags of `pumice model nhc`."""
+    """A cell as a key: settings by name, and flags of `pumice-bench model nhc`."""
     return tuple(sorted({"pair": pair, "load": load, "hits": hits, "slower": slower, "vary": vary, "stalls": stalls, **more}.items()))
 
 
@@ -175,7 +175,7 @@ def sweep(keys, seeds, jobs):
 
     def one(task):
         key, seed = task
-        return task, machine.run_json([machine.BINARY, "model", "nhc", "--json", "--seed", seed, *flags(key)], None)
+        return task, machine.run_json([machine.BENCH, "model", "nhc", "--json", "--seed", seed, *flags(key)], None)
 
     with ThreadPoolExecutor(jobs) as pool:
         for done, (task, report) in enumerate(pool.map(one, todo), 1):
@@ -189,7 +189,7 @@ def sweep(keys, seeds, jobs):
 def nhc_report(arguments):
     """The table of docs/nhc.md: non-hierarchical caching in virtual time, each row with its must, and what the baselines do.
 
-    Runs `pumice model nhc --json` for every cell of every row and every seed, so many at a time, and writes nhc-report.html (one page
+    Runs `pumice-bench model nhc --json` for every cell of every row and every seed, so many at a time, and writes nhc-report.html (one page
     that needs nothing else) and nhc-report.csv (a line for each cell and seed) into the build directory. A row holds if every cell of every seed does. Exit status
     1 where one is missed."""
     comparison = Comparison(arguments, {"seeds": arguments.seeds}, "NHC", "best split, classic caching, baselines")
@@ -215,7 +215,7 @@ def nhc_report(arguments):
         comparison.must(holds, f"{what}: {text}, {must}; {sum(not good for good, _ in judged)} of {len(judged)} cells")
         details.append((what, [(label(key), [value for other, _, value in seen if other == key]) for key in keys]))
     if not arguments.named:
-        cost = machine.run_json([machine.BINARY, "model", "nhc", "--decision", "--json"], None)["decision_ns"]
+        cost = machine.run_json([machine.BENCH, "model", "nhc", "--decision", "--json"], None)["decision_ns"]
         table.append(["cost of the decision a read, ns", f"{cost:.2f}", f"{cost:.2f}", "≤ 20", "holds" if cost <= 20 else "MISSED", "–", "–", "this machine"])
         print("| " + " | ".join(table[-1]) + " |")
         comparison.must(cost <= 20, f"the decision takes {cost:.1f} ns")

@@ -12,7 +12,7 @@ SWEEP = (2, 4, 6, 8, 12, 16, 24)
 
 
 def model(*words):
-    return machine.run_json([machine.BINARY, "model", "volume", *map(str, words), "--json"])
+    return machine.run_json([machine.BENCH, "model", "volume", *map(str, words), "--json"])
 
 
 @case(pairs=5, upper=("optane*40", "kind of the cache device"), lower=("nvme*40", "kind of the backing device"),
@@ -20,7 +20,7 @@ def model(*words):
 def volume_split(arguments):
     """How much of the gain of load splitting is left in write-back with 5 % writes, in virtual time.
 
-    `pumice model volume`: the volume that serves, on devices of the model, 95 % hits, 4 N1 clients, the cleaner on. After 60 s
+    `pumice-bench model volume`: the volume that serves, on devices of the model, 95 % hits, 4 N1 clients, the cleaner on. After 60 s
     of virtual time requests count for 20 s: split and not split, by reads alone and with 5 % writes. A seed for each turn.
     Exit status 1 where the bound is missed."""
     settings = {"cache": arguments.upper, "backing": arguments.lower, "after": arguments.after, "theta": arguments.theta}

@@ -3,12 +3,10 @@
 //! Exit status: 0 done, 1 failed, 2 bad usage, or a start that would lose the only copy of something. An error says on stderr what was wrong, where, and what to do.
 
 mod advise;
-mod bench;
 #[cfg(test)]
 mod documents;
 mod inspect;
 mod lifetime;
-mod model;
 mod replay;
 mod serve;
 mod settings;
@@ -44,10 +42,6 @@ enum Command {
     Replay(Box<replay::ReplayArgs>),
     /// Says how much DRAM and flash to buy for the workload of a trace.
     Advise(Box<advise::AdviseArgs>),
-    /// Puts load on a server, verifies what it returns, and measures.
-    Bench(bench::BenchArgs),
-    /// Runs a model of what the cache does, in virtual time.
-    Model(Box<model::ModelArgs>),
     /// Tells what is in a trace, or writes it in another format.
     Trace(Box<trace::TraceArgs>),
     /// Says what is on a cache device, and whether all of it is as it must be. Reads only; a running server must be stopped first.
@@ -86,14 +80,12 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
         Command::Serve(args) => serve::run(*args),
         Command::Replay(args) => replay::run(&args),
         Command::Advise(args) => advise::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Model(args) => model::run(&args),
         Command::Trace(args) => trace::run(&args),
     }?;
     Ok(true)
 }
 
-/// What `crates/fuzz` needs; nothing else should.
+/// What `lab/fuzz` needs; nothing else should.
 #[doc(hidden)]
 pub mod fuzzing {
     use crate::settings::Layers;

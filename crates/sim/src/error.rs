@@ -79,9 +79,6 @@ pub enum SimError {
         /// What the device said.
         source: std::io::Error,
     },
-    /// No read came in the time that counts.
-    #[error("no read has hit flash in {0} seconds: ask for more of them, or for longer")]
-    NoReads(f64),
     /// Sizes by rule for this trace, which has sizes.
     #[error("{0} has sizes of its own: leave out --sizes")]
     SizesRecorded(String),

@@ -181,7 +181,7 @@ pub fn replay_flash(
 }
 
 /// Refuses a device that holds anything but what a replay left, and changes nothing.
-pub(crate) fn refuse_others(path: &Path) -> Result<(), SimError> {
+fn refuse_others(path: &Path) -> Result<(), SimError> {
     let is_empty = std::fs::metadata(path).map_or(true, |meta| meta.is_file() && meta.len() == 0);
     if is_empty {
         return Ok(());

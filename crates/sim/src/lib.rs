@@ -1,43 +1,33 @@
 //! Replays of traces: what a cache of some size, layout and policy would have done with a recorded workload.
 //!
 //! [`replay_exact`] runs a policy in its exact form, the yardstick for everything else; [`replay_flash`] runs the engine that
-//! serves, on a simulated or a real device; [`replay_chunks`] runs caches of a volume's chunks; [`replay_tiers`] has two exact tiers and a
-//! rule of what goes to flash. [`run_volume`] and [`run_direct`] run a volume, and a cache of objects, in virtual time. What any replay needs
-//! stands apart from it: the semantics of requests ([`ReplayRules`], [`Accesses`]), sizes ([`CacheSize`]), counting after a
-//! warm-up ([`Counts`]) and the [`Report`].
+//! serves, on a simulated or a real device; [`replay_chunks`] runs caches of a volume's chunks. What any replay needs stands apart from it: the
+//! semantics of requests ([`ReplayRules`], [`Accesses`]), sizes ([`CacheSize`]), counting after a warm-up ([`Counts`]) and the [`Report`].
 #![forbid(unsafe_code)]
 
 mod accesses;
 mod chunk;
 mod counts;
-mod direct;
 mod error;
 mod exact;
 mod flash;
 mod ftl;
-mod nhc;
 mod objects;
 mod prepare;
 mod report;
 mod rules;
 mod size;
 mod spared;
-mod tiers;
-mod volume;
 
 pub use accesses::{Access, Accesses, Survey, WithoutSize};
 pub use chunk::{Addresses, ChunkCacheName, ChunkOptions, ChunkReport, replay_chunks};
 pub use counts::Counts;
-pub use direct::{DirectOptions, DirectReport, DirectRun, run_direct};
 pub use error::SimError;
 pub use exact::{ExactOptions, replay_exact};
 pub use flash::{AsServed, FlashOptions, ReplayDevice, Timed, replay_flash};
 pub use ftl::{EraseSpread, Ftl, FtlCounts, FtlDevice, FtlError, FtlOptions};
-pub use nhc::{CacheModel, CellOptions, CellReport, Change, Changed, Figures, Formulas, Load, run_cell};
 pub use objects::ObjectNumbers;
 pub use prepare::{Prepared, ReplayProgress, prepare};
 pub use report::{Report, Settings};
 pub use rules::{MissingSizes, OpsMode, ReplayRules, Unit, Warmup};
 pub use size::CacheSize;
-pub use tiers::{TierCounts, TiersOptions, TiersReport, replay_tiers};
-pub use volume::{VolumeOptions, VolumeReport, VolumeRun, run_volume};

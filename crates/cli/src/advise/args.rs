@@ -49,7 +49,7 @@ pub struct AdviseArgs {
     #[arg(long, value_name = "KIND", default_value = "nvme")]
     pub(super) flash_kind: Profile,
 
-    /// In place of --flash-kind, what a read of flash takes, however long it is: `pumice bench device` measures it
+    /// In place of --flash-kind, what a read of flash takes, however long it is: `pumice-bench device` measures it
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "flash_kind")]
     pub(super) flash_latency: Option<f64>,
 

@@ -3,10 +3,10 @@
 //! The waits have to be exact to microseconds. A timer of the event loop has milliseconds, and a sleep ends 60 µs late. So the event loop
 //! sleeps until shortly before an operation is done by the model, and is awake for the rest, while it goes on serving.
 
-use crate::bench::device::{Load, measure};
 use pumice_device::{
     Delays, Device, MemDevice, MemMedium, Profile, RealTime, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
+use pumice_world::{Executor, Spawner};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::convert::Infallible;
 use std::future::Future;
@@ -216,23 +216,28 @@ fn medium() -> MemDevice {
 }
 
 fn of_model(kind: Profile) -> io::Result<Speed> {
-    let row = |depth| {
+    let row = |depth: u32| {
         let time: Arc<dyn Timeline> = Arc::new(VirtualTime::new());
         let throttle = Arc::new(Throttle::new(&kind, Arc::clone(&time)));
         let device = ThrottledDevice::new(medium(), throttle);
-        let load = Load {
-            size: 4096,
-            depth,
-            reads: 100,
-            seed: 1,
-        };
-        measure(&device, &time, load, |ended| ended >= 2_000)
+        let executor = Executor::new();
+        let each = 2_000_u32.div_ceil(depth);
+        for _ in 0..depth {
+            let device = device.clone();
+            executor.spawner().spawn(Box::pin(async move {
+                for _ in 0..each {
+                    // Memory does not fail.
+                    let _ = device.read(0, 4096).await;
+                }
+            }));
+        }
+        executor.run_until_idle(|| device.turn(true).map(drop))?;
+        let took = time.now_ns() as f64;
+        io::Result::Ok((took / f64::from(each) / 1e3, f64::from(each * depth) * 1e9 / took))
     };
-    let alone = row(1)?.read.map_or(0.0, |read| read.mean_us);
-    Ok(Speed {
-        mean_us: alone,
-        per_second: row(many(&kind))?.operations_per_second,
-    })
+    let (mean_us, _) = row(1)?;
+    let (_, per_second) = row(many(&kind))?;
+    Ok(Speed { mean_us, per_second })
 }
 
 async fn of_event_loop(kind: Profile, model: Speed) -> io::Result<Speed> {

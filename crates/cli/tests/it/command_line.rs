@@ -111,10 +111,6 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             &["--flash-write-budget", "zipf:", "no times"],
         ),
         (
-            "model admission zipf:keys=10,requests=10,theta=1 --dram 1 --flash 2 --flash-admit-size-max 0",
-            &["--flash-admit-size-max", "nothing would be let onto flash"],
-        ),
-        (
             "replay zipf:keys=10,requests=10,theta=1 --flash-admit half",
             &["--flash-admit `half`"],
         ),
@@ -123,10 +119,6 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             &["--max-item-size `2048x`", "powers of two)\n"],
         ),
         ("serve --flash-size 2048x", &["--flash-size `2048x`", "or 10%"]),
-        (
-            "bench history --target a:1 --value-size-max 4MB",
-            &["--value-size-max 4194304", "24 to"],
-        ),
         (
             "replay zipf:keys=10,requests=10,theta=1 --theta NaN",
             &["theta NaN", "0 to 1"],

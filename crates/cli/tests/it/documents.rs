@@ -99,12 +99,13 @@ fn documents_and_comments_name_what_is_there() {
                 check(if target.starts_with('#') { &own } else { target }, folder);
             }
             let is_ours = |path: &&str| {
-                ["crates/", "bench/", "tests/", "harness/", "fuzz/"]
+                ["crates/", "lab/", "bench/", "tests/", "harness/"]
                     .iter()
                     .any(|room| path.starts_with(room))
             };
-            let is_path =
-                |path: &&str| !path.contains([' ', '*', '…', '<', '{']) && !path.contains("fuzz/artifacts");
+            let is_path = |path: &&str| {
+                !path.contains([' ', '*', '…', '<', '{']) && !path.contains("libfuzzer/artifacts")
+            };
             let code = text
                 .split('`')
                 .skip(1)

@@ -1,7 +1,5 @@
 //! The integration tests of this crate, one program: its generic code is compiled once for all of them.
 
-mod bench;
-mod bench_device;
 mod clean_stop;
 mod command_line;
 mod common;

@@ -15,8 +15,6 @@
 mod counts;
 mod device;
 mod model;
-#[cfg(test)]
-mod naive;
 mod options;
 mod page_map;
 mod partial;

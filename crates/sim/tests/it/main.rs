@@ -2,10 +2,8 @@
 
 mod chunk;
 mod closed_form;
-mod direct;
 mod flash;
 mod ftl;
-mod nhc;
+mod ftl_naive;
 mod reference;
 mod replay;
-mod tiers;
