@@ -28,9 +28,7 @@ CASES = {}
 
 
 def without_places(text):
-    """JSON without the places of files on this machine: paths in the repository from there on, of others the name; of a `config=` within a
-    trace's specification also its directory, which names the workload."""
-    text = re.sub(r'(config=)/(?:[^"/\s,]+/)*([^"/\s,]+/[^"/\s,]+)', r"\1\2", text)
+    """JSON without the places of files on this machine: paths in the repository from there on, of others the name."""
     return re.sub(r'"/(?:[^"/\s]+/)+([^"/\s]+)"', r'"\1"', text.replace(machine.ROOT + os.sep, ""))
 
 

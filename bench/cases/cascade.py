@@ -6,7 +6,7 @@ import re
 
 from comparison import Comparison, case
 from tools import (
-    FORMATS, ITEM_BYTES, RECORD_BYTES, SHARED, at_once, dram_per_object, flash_mib, gets_of_sides, load, points, pumice, replay,
+    FORMATS, ITEM_BYTES, RECORD_BYTES, SHARED, at_once, cachelib, dram_per_object, flash_mib, gets_of_sides, load, points, pumice, replay,
     thousands,
 )
 
@@ -367,14 +367,12 @@ def workloads(arguments):
     fixed, generated = ["--object-size", ITEM_BYTES], ["--flash-size", f"{arguments.flash}MiB"]
     found = {what: [f"{spec},{tail}", *fixed, *generated] for what, (spec, *_) in WORKLOADS.items()}
     shared = os.path.realpath(arguments.shared)
-    cachelib = os.path.join(shared, "distributions", "cachelib")
     for name in ("kvcache_reg", "graph_cache_leader"):
-        config = os.path.join(cachelib, name, "config.json")
+        config = os.path.join(shared, "distributions", "cachelib", name, "config.json")
         if os.path.exists(config):
-            found[f"CacheLib {name}"] = [f"cachelib:config={config},{tail}", *generated]
-    popularity = os.path.join(cachelib, "kvcache_reg", "pop.json")
-    if os.path.exists(popularity):
-        found["CacheLib kvcache_reg, popularity alone"] = [f"cachelib:pop={popularity},{tail}", *fixed, *generated]
+            found[f"CacheLib {name}"] = [cachelib(config, arguments.keys, arguments.requests), *generated]
+    if "CacheLib kvcache_reg" in found:
+        found["CacheLib kvcache_reg, popularity alone"] = [found["CacheLib kvcache_reg"][0], "--ignore-sizes", *fixed, *generated]
     folder = os.path.join(shared, "kv")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         path = os.path.join(folder, name)

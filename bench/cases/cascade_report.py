@@ -38,7 +38,7 @@ def cascade_report(arguments):
     on which neither index finds room is left out and named. A replay that forgets a partition misses a bound."""
     sizes, layouts = arguments.flash or ["40%", "10%"], arguments.layout or list(LAYOUTS)
     comparison = Comparison(arguments, {"flash": " ".join(sizes), "layouts": " ".join(layouts)}, *INDEXES)
-    found = {name: trace for name, trace in traces(arguments.shared, arguments.quick).items() if name != "zipf"}
+    found = {name: trace for name, trace in traces(arguments.shared, arguments.quick, generated=True).items() if name != "zipf"}
     found |= with_sets(arguments)
     print("\n| " + " | ".join(HEAD) + " |\n|" + " --- |" * len(HEAD), flush=True)
     worst = {}

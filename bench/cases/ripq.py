@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 
 from comparison import Comparison, case
 from harness import machine
-from tools import SHARED, dram_per_object, gib, inprocess, percent, replay, thousands
+from tools import SHARED, cachelib, dram_per_object, gib, inprocess, percent, replay, thousands
 
 POLICY = ("slru-3", "ripq's policy")
 RECORDED = {
@@ -46,7 +46,7 @@ def ripq_throughput(arguments):
     elif not os.path.exists(config):
         traces = {"zipf": f"zipf:keys={keys},theta=0.8,size=1024-65536,requests={arguments.requests}"}
     else:
-        traces = {"cdn": f"cachelib:config={config},keys={keys},requests={arguments.requests}"}
+        traces = {"cdn": cachelib(config, keys, arguments.requests)}
         traces |= {name: os.path.join(folder, file) for name, file in RECORDED.items()}
     shown = " ".join(trace.replace(folder + os.sep, "") for trace in traces.values())
     settings = {"traces": shown, "flash": "10 % of the footprint", "DRAM MiB": arguments.dram_mib, "depth": arguments.depth}

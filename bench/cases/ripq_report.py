@@ -7,7 +7,7 @@ from functools import cache
 
 from comparison import Comparison, case
 from harness import Failure, machine
-from tools import SHARED, dram_per_object, replay
+from tools import SHARED, cachelib, dram_per_object, replay
 
 SLRU, GDSF = ["slru-1", "slru-2", "slru-3"], ["gdsf-1", "gdsf-2", "gdsf-3"]
 POLICIES = SLRU + GDSF
@@ -23,7 +23,7 @@ SLRU_POINTS, GDSF_POINTS, ELSEWHERE_POINTS, SELDOM_HIT, OFTEN_HIT, KNEE_POINTS, 
 READ, WRITE = (65_500, 3.5e9, 33), (16_700, 2.7e9, 9)
 
 
-def traces(directory, quick):
+def traces(directory, quick, generated=False):
     """What `replay` takes for each trace, by short name."""
     listed = machine.read(os.path.join(directory, "manifest.json"))
     if listed:
@@ -42,8 +42,8 @@ def traces(directory, quick):
         found[short] = (os.path.join(directory, name), *(["--format", known[0]] if known else []))
     for name, keys, requests in [("cdn", 1_500_000, 6_000_000), ("kvcache_reg", 3_000_000, 12_000_000)]:
         config = os.path.join(directory, "distributions", "cachelib", name, "config.json")
-        if os.path.exists(config):
-            found[name] = (f"cachelib:config={config},keys={keys // 40 if quick else keys},requests={requests // 40 if quick else requests}",)
+        if generated and os.path.exists(config):
+            found[name] = (cachelib(config, keys // 40 if quick else keys, requests // 40 if quick else requests),)
     keys, requests = (5_000, 50_000) if quick else (100_000, 1_000_000)
     found["zipf"] = (f"zipf:keys={keys},theta=0.9,requests={requests},size=600-8192",)
     return found
@@ -284,7 +284,7 @@ def ripq_report(arguments):
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(lambda words: run(*words), runs))
 
-    found = traces(arguments.shared, arguments.quick)
+    found = traces(arguments.shared, arguments.quick, generated=True)
     found = {name: words for name, words in found.items() if not arguments.named or any(part in name for part in arguments.named)}
     ahead([(words, "ripq", "slru-3", arguments.superblocks[0]) for words in found.values()])
     qualifying = {}

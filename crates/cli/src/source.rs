@@ -11,7 +11,7 @@ use std::io::Write;
 #[derive(Args, Debug)]
 pub struct Source {
     /// A trace file (plain, zstd, gzip or xz), or a generator such as
-    /// zipf:keys=1000000,theta=0.9,requests=10000000,seed=42 (zipf, uniform, hotspot, normal, latest, cachelib, block)
+    /// zipf:keys=1000000,theta=0.9,requests=10000000,seed=42 (zipf, uniform, hotspot, normal, latest, block)
     #[arg(value_name = "TRACE")]
     trace: OsString,
 

@@ -156,14 +156,6 @@ pub enum TraceError {
         /// What is wrong with it.
         what: String,
     },
-    /// A file of a CacheBench workload could not be understood.
-    #[error("CacheBench file {name}: {what}")]
-    CacheBench {
-        /// The file.
-        name: String,
-        /// What is wrong with it, naming the field.
-        what: String,
-    },
     /// A file with a size distribution could not be understood.
     #[error("size distribution {name}: {what}")]
     Sizes {

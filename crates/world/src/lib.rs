@@ -15,7 +15,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use executor::{Executor, LocalSpawner};
 pub use figures::{Cell, Figure, Kind};
 pub use offload::{Job, Offload};
-pub use random::{MIX_STEP, Random, mix64, unmix64};
+pub use random::{MIX_STEP, Random, mix64};
 
 use std::future::Future;
 use std::pin::Pin;

@@ -14,18 +14,6 @@ pub fn mix64(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The number that [`mix64`] takes to `mixed`.
-#[inline]
-pub fn unmix64(mixed: u64) -> u64 {
-    // x ^ (x >> n) is undone by repeating it with doubled shifts; an odd factor by its inverse modulo 2^64.
-    let z = mixed ^ (mixed >> 31) ^ (mixed >> 62);
-    let z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
-    let z = z ^ (z >> 27) ^ (z >> 54);
-    let z = z.wrapping_mul(0x96de_1b17_3f11_9089);
-    let z = z ^ (z >> 30) ^ (z >> 60);
-    z.wrapping_sub(MIX_STEP)
-}
-
 /// SplitMix64: a seeded generator of 64-bit numbers, whose sequence is fixed by its first state, the seed.
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
@@ -83,18 +71,6 @@ mod tests {
                 9_817_491_932_198_370_423
             ]
         );
-    }
-
-    #[test]
-    fn mixing_can_be_undone() {
-        let mut random = Random(5);
-        for number in [0, 1, u64::MAX, 1 << 63] {
-            assert_eq!(unmix64(mix64(number)), number);
-        }
-        for _ in 0..1000 {
-            let number = random.next_u64();
-            assert_eq!(unmix64(mix64(number)), number);
-        }
     }
 
     #[test]

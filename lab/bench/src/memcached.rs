@@ -61,8 +61,8 @@ pub struct MemcachedArgs {
     #[arg(long, value_name = "MIX", default_value = "look-aside")]
     mix: Mix,
 
-    /// Where keys come from: a generator such as zipf:keys=1000000,theta=0.9, uniform:, hotspot:, normal:, latest: or
-    /// cachelib: as `replay` has them (requests= may be left out), or a trace file, which starts again at its end
+    /// Where keys come from: a generator such as zipf:keys=1000000,theta=0.9, uniform:, hotspot:, normal: or
+    /// latest: as `replay` has them (requests= may be left out), or a trace file, which starts again at its end
     #[arg(long, value_name = "TRACE", default_value = "zipf:keys=1000000,theta=0.99")]
     keys: String,
 

@@ -102,10 +102,8 @@ impl KeySource {
     /// The keys, of a generator that has them in the order of their numbers.
     pub fn space(&self) -> Option<KeySpace> {
         match &self.source {
-            Source::Generator(generator) if !self.name.starts_with("cachelib:") => {
-                Some(KeySpace(Arc::clone(generator)))
-            }
-            _ => None,
+            Source::Generator(generator) => Some(KeySpace(Arc::clone(generator))),
+            Source::Trace(_) => None,
         }
     }
 
@@ -114,14 +112,6 @@ impl KeySource {
         let (_, parts) = self.name.split_once(':')?;
         let value = parts.split(',').find_map(|part| part.strip_prefix("theta="))?;
         value.parse().ok()
-    }
-
-    /// Whether the source itself says that a miss is followed by a set.
-    pub fn is_look_aside(&self) -> bool {
-        match &self.source {
-            Source::Generator(generator) => generator.lookaside() == Some(true),
-            Source::Trace(_) => false,
-        }
     }
 
     /// How many keys there are, as far as that is known beforehand.

@@ -81,7 +81,6 @@ pub struct Draws {
     stream: Stream,
     random: Random,
     space: Option<KeySpace>,
-    is_look_aside: bool,
     latest: Option<Zipf>,
 }
 
@@ -98,7 +97,6 @@ impl Draws {
             at: 0,
             random: Random(0x10ad_0000 + thread as u64),
             stream: workload.source.stream(thread, threads),
-            is_look_aside: workload.source.is_look_aside(),
             space,
             latest,
             workload,
@@ -120,7 +118,6 @@ impl Draws {
         }
         let request = self.request()?;
         let action = action.unwrap_or(match request.op {
-            Op::Get if self.is_look_aside => Action::LookAside,
             Op::Get => Action::Get,
             Op::Set => Action::Set,
             Op::Delete => Action::Delete,

@@ -1,7 +1,6 @@
 //! Seeded synthetic workloads under the interface of a trace.
 
 mod block;
-mod cachelib;
 mod draw;
 mod hotspot;
 mod latest;
@@ -11,7 +10,6 @@ mod stream;
 mod value_sizes;
 
 use std::str::FromStr;
-use std::sync::Arc;
 
 pub use stream::GeneratedRequests;
 
@@ -19,12 +17,11 @@ use crate::error::TraceError;
 use crate::request::RequestReader;
 use crate::zipf::Zipf;
 use block::Block;
-use cachelib::CacheLib;
 use hotspot::Hotspot;
 use latest::Latest;
 use normal::Normal;
 use parts::{Parts, required};
-use pumice_world::{mix64, unmix64};
+use pumice_world::mix64;
 use value_sizes::ValueSizes;
 
 /// A workload of independent draws, named by text such as `zipf:keys=1000000,theta=0.9,requests=10000000,seed=42`: a
@@ -38,14 +35,13 @@ use value_sizes::ValueSizes;
 /// | `normal` | gets of ranks that are normally distributed over the key range; what falls outside is drawn again (memtier_benchmark's pattern G) | `keys`, `mean` (0.5), `sd` (1/6) |
 /// | `latest` | `insert` of them are sets of new keys, the others gets of the k-th newest of the `keys` newest keys with a probability proportional to k^-theta (YCSB's workload D) | `keys`, `theta` (0.99), `insert` (0.05) |
 /// | `block` | reads and writes of a volume's chunks, with the content of each: with `sequential` the next address and the same operation, else any chunk of a group of 8 drawn as `zipf`. A written content is a duplicate with `duplicates`: of what is there (0.1 of them), of one of the last 1,024 writes (0.4), else one of chunks/16 by Zipf 0.9; what is there at first half as often. With `drift` so many groups a request become the most popular | `chunks`, `writes`, `duplicates`, `theta`, `sequential` (0.5), `drift` (0) |
-/// | `cachelib` | as a configuration of CacheLib's CacheBench says, or by its popularity file alone | `config` or `pop`, `keys`, `loneget` |
 ///
 /// | part | value | default |
 /// |------|-------|---------|
-/// | `keys` | number of keys, 1 to 2^40 | required; `cachelib`: `numKeys`, or with `pop` those of the file |
+/// | `keys` | number of keys, 1 to 2^40 | required |
 /// | `requests` | number of requests | required, but see [`Generator::endless`] |
 /// | `seed` | any 64-bit number; fixes the sequence | 42 |
-/// | `size` | bytes of every object, or a range such as `600-4096`, all sizes in it alike | no sizes; `cachelib`: those of `config` |
+/// | `size` | bytes of every object, or a range such as `600-4096`, all sizes in it alike | no sizes |
 /// | `sizes` | a CacheLib size distribution file ([`SizeDistribution`](crate::SizeDistribution)), whose path has no comma | as `size` |
 /// | `theta` | Zipf exponent, 0 to 20 | required for `zipf` and `block` |
 /// | `sets` | share of the requests that are sets, of keys drawn as those of gets, 0 to 1 | 0 |
@@ -58,24 +54,11 @@ use value_sizes::ValueSizes;
 /// | `writes` | share of the requests that write, 0 to 1 | required |
 /// | `duplicates` | share of the written contents that are duplicates, 0 to 1 | required |
 /// | `sequential`, `drift` | see above, 0 to 1 | 0.5, 0 |
-/// | `config` | a CacheBench `config.json`; files that it names are relative to its folder, and may stand there compressed | |
-/// | `pop` | a CacheBench `pop.json` | |
-/// | `loneget` | weight of gets of keys that never occur again; with `pop`, their share of the requests | `loneGetRatio`, or 0 |
 ///
 /// Ranks are 1 to `keys`. Rank k becomes the key `mix64(k - 1 + mix64(seed))`, a bijection, so keys are spread over 64
-/// bits. For `normal` the ranks are positions in the key range, for `latest` the ages at the start, for `cachelib` the key
-/// numbers, pool by pool, from the most popular on; other ranks run from the most to the least popular. New keys
-/// are made likewise from numbers beyond the ranks. For `block` the key is the address, rank - 1. A size depends on the key alone, and so does a key's length.
-/// Requests are gets but for `latest`, `block`, `cachelib` and `sets`; the time of a request is its number, from 0.
-///
-/// # What a CacheBench configuration means here
-///
-/// Popularity, pools, sizes, key lengths and the ratios of get, set, del, lone get and lone set are drawn as CacheBench's
-/// online generator does; other ratios must be 0. Differences: the scale from the sampled keys to a pool of n keys is
-/// n / N and not (n - 1) / N, so that `keys` equal to N gives every sampled key one number; and a key that is heavier
-/// than a group is named by all groups that it covers. Number of operations, threads and delays are not read, nor is
-/// `cache_config`. Whether missed gets are to be followed by sets is [`Generator::lookaside`]. `sizes` and `size`
-/// replace the sizes of all pools.
+/// bits. For `normal` the ranks are positions in the key range, for `latest` the ages at the start; other ranks run from the most to the least popular. New keys
+/// are made likewise from numbers beyond the ranks. For `block` the key is the address, rank - 1. A size depends on the key alone.
+/// Requests are gets but for `latest`, `block` and `sets`; the time of a request is its number, from 0.
 #[derive(Debug, Clone)]
 pub struct Generator {
     kind: &'static str,
@@ -93,18 +76,16 @@ enum Workload {
     Hotspot(Hotspot),
     Normal(Normal),
     Latest(Latest),
-    CacheLib(Arc<CacheLib>),
     Block(Box<Block>),
 }
 
 /// Kinds of generators, each with the parts of its own.
-const KINDS: [(&str, &[&str]); 7] = [
+const KINDS: [(&str, &[&str]); 6] = [
     ("zipf", &["keys", "theta", "sets"]),
     ("uniform", &["keys", "sets"]),
     ("hotspot", &Hotspot::PARTS),
     ("normal", &Normal::PARTS),
     ("latest", &Latest::PARTS),
-    ("cachelib", &CacheLib::PARTS),
     ("block", &Block::PARTS),
 ];
 
@@ -118,8 +99,8 @@ impl Generator {
     /// A generator by a name in which `requests` may be left out: it then goes on without end.
     ///
     /// # Errors
-    /// [`TraceError::Generator`], naming the part that is wrong; [`TraceError::Open`], [`TraceError::Sizes`] and
-    /// [`TraceError::CacheBench`] for files that are named.
+    /// [`TraceError::Generator`], naming the part that is wrong; [`TraceError::Open`] and [`TraceError::Sizes`] for a file that is
+    /// named.
     pub fn endless(spec: &str) -> Result<Self, TraceError> {
         Self::parse(spec, Some(u64::MAX))
     }
@@ -143,24 +124,17 @@ impl Generator {
             "normal" => Workload::Normal(Normal::from_parts(&parts).map_err(wrong)?),
             "latest" => Workload::Latest(Latest::from_parts(&parts).map_err(wrong)?),
             "block" => Workload::Block(Box::new(Block::from_parts(&parts).map_err(wrong)?)),
-            "cachelib" => Workload::CacheLib(Arc::new(CacheLib::from_parts(&parts, seed, wrong)?)),
             _ => Workload::Zipf(zipf_from_parts(kind, &parts).map_err(wrong)?),
         };
         let sets = parts.decimal("sets", 0.0, 1.0).map_err(wrong)?.unwrap_or(0.0);
         let requests = required("requests", requests).map_err(wrong)?;
-        let sizes = match (ValueSizes::from_parts(&parts, wrong)?, &workload) {
-            (ValueSizes::None, Workload::CacheLib(cachelib)) if cachelib.has_sizes() => {
-                ValueSizes::Configured(Arc::clone(cachelib))
-            }
-            (sizes, _) => sizes,
-        };
         Ok(Generator {
             kind,
             workload,
             requests,
             sets,
             seed,
-            sizes,
+            sizes: ValueSizes::from_parts(&parts, wrong)?,
         })
     }
 
@@ -204,7 +178,6 @@ impl Generator {
             Workload::Hotspot(hotspot) => hotspot.keys,
             Workload::Normal(normal) => normal.keys,
             Workload::Latest(latest) => latest.keys(),
-            Workload::CacheLib(cachelib) => cachelib.ranks(),
             Workload::Block(block) => block.chunks,
         }
     }
@@ -213,12 +186,11 @@ impl Generator {
     /// the order of their ranks are `(1..=generator.ranks()).map(|rank| generator.key_of_rank(rank))`. Cost: some
     /// nanoseconds.
     pub fn key_of_rank(&self, rank: u64) -> u64 {
-        let number = match &self.workload {
-            Workload::CacheLib(cachelib) => cachelib.number_of_rank(rank),
-            Workload::Block(_) => return rank.wrapping_sub(1),
-            _ => rank.wrapping_sub(1),
-        };
-        mix64(number.wrapping_add(self.key_base()))
+        let number = rank.wrapping_sub(1);
+        match &self.workload {
+            Workload::Block(_) => number,
+            _ => mix64(number.wrapping_add(self.key_base())),
+        }
     }
 
     /// Whether requests carry sizes.
@@ -229,37 +201,12 @@ impl Generator {
     /// The size in bytes of the object under one of the workload's keys, the same that its requests carry; `None` if
     /// they carry none.
     pub fn size_of(&self, key: u64) -> Option<u64> {
-        self.sizes.of(self.number_of(key), key)
-    }
-
-    /// The length in bytes of one of the workload's keys, 8 or more; `None` where the workload does not say.
-    pub fn key_len(&self, key: u64) -> Option<usize> {
-        match &self.workload {
-            Workload::CacheLib(cachelib) => cachelib.key_len(self.number_of(key)),
-            _ => None,
-        }
-    }
-
-    /// Whether a get that misses is to be followed by a set of its key (CacheBench's `enableLookaside`); `None` where
-    /// the workload does not say.
-    pub fn lookaside(&self) -> Option<bool> {
-        match &self.workload {
-            Workload::CacheLib(cachelib) => cachelib.lookaside(),
-            _ => None,
-        }
+        self.sizes.of(key)
     }
 
     /// What keys are counted from.
     fn key_base(&self) -> u64 {
         mix64(self.seed)
-    }
-
-    /// The number that a key was made from.
-    fn number_of(&self, key: u64) -> u64 {
-        match &self.workload {
-            Workload::Block(_) => key,
-            _ => unmix64(key).wrapping_sub(self.key_base()),
-        }
     }
 }
 

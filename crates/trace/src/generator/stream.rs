@@ -1,9 +1,6 @@
 //! The requests of a generator, one after the other.
 
-use std::sync::Arc;
-
 use super::block::{Block, BlockStream};
-use super::cachelib::{CacheLib, CacheLibStream};
 use super::draw::Draw;
 use super::hotspot::Hotspot;
 use super::latest::{Latest, LatestStream};
@@ -35,7 +32,6 @@ enum Source {
     Hotspot(Hotspot),
     Normal(Normal),
     Latest(LatestStream),
-    CacheLib(CacheLibStream),
     Block(Box<BlockStream>),
 }
 
@@ -46,10 +42,6 @@ impl Source {
             Workload::Hotspot(hotspot) => Source::Hotspot(hotspot.clone()),
             Workload::Normal(normal) => Source::Normal(normal.clone()),
             Workload::Latest(latest) => Source::Latest(LatestStream::new(Latest::clone(latest), part, parts)),
-            Workload::CacheLib(cachelib) => {
-                let cachelib: Arc<CacheLib> = Arc::clone(cachelib);
-                Source::CacheLib(CacheLibStream::new(cachelib, part, parts))
-            }
             Workload::Block(block) => {
                 let stream = BlockStream::new(Block::clone(block), generator.seed, part, parts);
                 Source::Block(Box::new(stream))
@@ -78,7 +70,7 @@ impl RequestMaker {
         self.done += 1;
         Request {
             key,
-            size: self.sizes.of(draw.number, key),
+            size: self.sizes.of(key),
             time,
             op: draw.op,
             content: draw.content,
@@ -131,7 +123,6 @@ impl GeneratedRequests {
             Source::Hotspot(hotspot) => get(hotspot.draw(random)),
             Source::Normal(normal) => get(normal.draw(random)),
             Source::Latest(latest) => latest.draw(random),
-            Source::CacheLib(cachelib) => cachelib.draw(random),
             Source::Block(block) => block.draw(random),
         };
         if random.chance(self.sets) {
@@ -181,11 +172,7 @@ impl RequestReader for GeneratedRequests {
     fn records(&self) -> Records {
         Records {
             count: self.maker.done,
-            have_ops: self.sets > 0.0
-                || matches!(
-                    self.source,
-                    Source::Latest(_) | Source::CacheLib(_) | Source::Block(_)
-                ),
+            have_ops: self.sets > 0.0 || matches!(self.source, Source::Latest(_) | Source::Block(_)),
             ..Records::default()
         }
     }

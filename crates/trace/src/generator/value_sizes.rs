@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::cachelib::CacheLib;
 use super::parts::Parts;
 use crate::error::TraceError;
 use crate::size::bytes;
@@ -19,8 +18,6 @@ pub(super) enum ValueSizes {
         more: u64,
     },
     Drawn(Arc<SizeDistribution>),
-    /// Those of the configuration.
-    Configured(Arc<CacheLib>),
 }
 
 impl ValueSizes {
@@ -57,9 +54,9 @@ impl ValueSizes {
         matches!(self, ValueSizes::None)
     }
 
-    /// The size of an object: `key` is what `number` was made into.
+    /// The size of the object under a key.
     #[inline]
-    pub(super) fn of(&self, number: u64, key: u64) -> Option<u64> {
+    pub(super) fn of(&self, key: u64) -> Option<u64> {
         match self {
             ValueSizes::None => None,
             ValueSizes::Range { first, more } => {
@@ -67,7 +64,6 @@ impl ValueSizes {
                 Some(first + (product >> 64) as u64)
             }
             ValueSizes::Drawn(distribution) => Some(distribution.size_of(key)),
-            ValueSizes::Configured(workload) => workload.size_of(number),
         }
     }
 }

@@ -216,7 +216,7 @@ proptest! {
     #[test]
     fn any_text_as_columns_or_generator_is_parsed_or_refused(text in "[a-z0-9=,;.:-]{0,40}") {
         let _ = text.parse::<pumice_trace::Columns>();
-        for kind in ["zipf", "uniform", "hotspot", "normal", "latest", "cachelib"] {
+        for kind in ["zipf", "uniform", "hotspot", "normal", "latest", "block"] {
             let _ = format!("{kind}:{text}").parse::<pumice_trace::Generator>();
         }
     }

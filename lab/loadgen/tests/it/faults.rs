@@ -303,7 +303,7 @@ fn settings_that_make_no_sense_are_refused() {
     ];
     for (at, change) in change.iter().enumerate() {
         let mut options = options(Wrong::Nothing, "get");
-        options.keys = "cachelib:pop=nowhere".into();
+        options.keys = "uniform:keys=9,sizes=nowhere".into();
         if at < 8 {
             options.keys = "zipf:keys=10,theta=1".into();
         }
