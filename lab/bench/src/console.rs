@@ -1,4 +1,4 @@
-//! What all commands share: bad usage, errors in one line, seconds of flags, progress, and reports on stdout.
+//! What all commands share: bad usage, errors in one line, progress, and reports on stdout.
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -6,7 +6,6 @@ use pumice_trace::TraceError;
 use serde::Serialize;
 use std::fmt;
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
 
 /// Settings that cannot be obeyed.
 #[derive(Debug)]
@@ -51,17 +50,6 @@ pub fn causes(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-/// Seconds of a flag, at most a billion.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text
-        .parse()
-        .ok()
-        .filter(|seconds: &f64| (0.0..=1e9).contains(seconds));
-    seconds
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| "expected seconds, such as 10 or 0.5".to_owned())
 }
 
 /// A report as JSON, with its origin.
@@ -135,14 +123,6 @@ impl Bar {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn seconds_are_what_they_say() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for bad in ["", "-1", "x", "inf", "NaN", "1e10"] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn a_cause_is_said_once() {

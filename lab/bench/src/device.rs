@@ -1,6 +1,6 @@
 //! `pumice-bench device`: how fast a device is, by size, depth and mix.
 
-use crate::console::{print, say, seconds, usage};
+use crate::console::{print, say, usage};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use hdrhistogram::Histogram;
@@ -8,6 +8,7 @@ use pumice_device::{
     AlignedBuf, Buffer, Device, FileDevice, FileOptions, FileShared, Payload, Profile, RealTime, Throttle,
     ThrottledDevice, Timeline,
 };
+use pumice_loadgen::{Latency, histogram, seconds};
 use pumice_trace::bytes;
 use pumice_world::{Executor, Random, Spawner};
 use serde::Serialize;
@@ -91,32 +92,6 @@ pub struct Row {
     write: Option<Latency>,
 }
 
-/// Times of single operations, in microseconds.
-#[derive(Debug, Serialize)]
-pub struct Latency {
-    /// The mean.
-    pub mean_us: f64,
-    /// The median, and so on.
-    pub p50_us: f64,
-    pub p99_us: f64,
-    pub p999_us: f64,
-    pub max_us: f64,
-}
-
-impl Latency {
-    /// Those of a histogram of nanoseconds; `None` of an empty one.
-    pub fn of(times: &Histogram<u64>) -> Option<Self> {
-        let us = |ns: u64| ns as f64 / 1e3;
-        (!times.is_empty()).then(|| Self {
-            mean_us: times.mean() / 1e3,
-            p50_us: us(times.value_at_quantile(0.5)),
-            p99_us: us(times.value_at_quantile(0.99)),
-            p999_us: us(times.value_at_quantile(0.999)),
-            max_us: us(times.max()),
-        })
-    }
-}
-
 #[derive(Serialize)]
 struct Report<'a> {
     path: &'a Path,
@@ -148,10 +123,9 @@ pub fn measure<D: Device<Buf = AlignedBuf> + Clone>(
 ) -> std::io::Result<Row> {
     let executor = Executor::new();
     let data = Arc::new(filled(load.size));
-    let times = || Histogram::new(3).expect("3 digits are few");
     let progress = Rc::new(RefCell::new(Progress {
         random: Random(load.seed),
-        times: [times(), times()],
+        times: [histogram(), histogram()],
         failed: None,
     }));
     let (size, places) = (load.size, device.capacity() / load.size as u64);
@@ -181,7 +155,7 @@ pub fn measure<D: Device<Buf = AlignedBuf> + Clone>(
                 let took = time.now_ns() - begun;
                 let mut progress = progress.borrow_mut();
                 match result {
-                    Ok(()) => progress.times[usize::from(is_read)] += took,
+                    Ok(()) => progress.times[usize::from(is_read)].saturating_record(took),
                     Err(error) => progress.failed = Some(error),
                 }
             }
@@ -387,7 +361,7 @@ impl Row {
         let times = |latency: &Option<Latency>| match latency {
             None => line(&["-"; 4]),
             Some(l) => line(
-                &[l.mean_us, l.p50_us, l.p99_us, l.p999_us]
+                &[l.mean_us, l.p50_us, l.p99_us, l.p99_9_us]
                     .map(|us| format!("{us:.1}"))
                     .each_ref()
                     .map(|s| s.as_str()),

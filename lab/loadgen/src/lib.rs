@@ -38,10 +38,10 @@
 //! a turn. No request allocates. Keys are drawn in batches. Unpipelined, nine tenths
 //! of the CPU time are the kernel's TCP.
 
+mod barrier;
 mod cpu;
 mod engine;
 mod error;
-mod gate;
 mod history;
 mod keys;
 mod keytext;
@@ -59,12 +59,13 @@ mod versions;
 mod wire;
 mod workload;
 
+pub use cpu::thread_time;
 pub use error::LoadError;
 pub use history::{HistoryOptions, HistoryReport, history};
 pub use mix::{Action, Mix};
-pub use options::Options;
+pub use options::{Options, seconds};
 pub use report::*;
 pub use run::{Stage, Status, run};
-pub use sizes::ValueSizes;
+pub use stats::histogram;
 pub use target::Target;
 pub use text::text;

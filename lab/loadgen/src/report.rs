@@ -143,8 +143,26 @@ pub struct Latency {
     pub p99_9_us: f64,
     pub p99_99_us: f64,
     pub max_us: f64,
-    /// Percentile (0 to 100) and latency, for plots: closer together towards 100.
-    pub curve: Vec<(f64, f64)>,
+}
+
+impl Latency {
+    /// Those of a histogram of nanoseconds; `None` of an empty one.
+    pub fn of(times: &Histogram<u64>) -> Option<Self> {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let at = |percentile: f64| us(times.value_at_percentile(percentile));
+        (!times.is_empty()).then(|| Latency {
+            count: times.len(),
+            mean_us: times.mean() / 1e3,
+            min_us: us(times.min()),
+            p50_us: at(50.0),
+            p90_us: at(90.0),
+            p95_us: at(95.0),
+            p99_us: at(99.0),
+            p99_9_us: at(99.9),
+            p99_99_us: at(99.99),
+            max_us: us(times.max()),
+        })
+    }
 }
 
 /// What the measuring cost.
@@ -236,7 +254,7 @@ pub(crate) fn report(options: &Options, measured: Measured) -> Report {
             let kind = *kind as usize;
             let report = KindReport {
                 requests: stats.requests[kind],
-                latency: latency(&stats.latencies[kind]),
+                latency: Latency::of(&stats.latencies[kind]),
             };
             (*name, report)
         })
@@ -274,12 +292,12 @@ pub(crate) fn report(options: &Options, measured: Measured) -> Report {
         bytes_in: stats.bytes_in,
         bytes_out: stats.bytes_out,
         kinds,
-        latency: latency(&all),
+        latency: Latency::of(&all),
         arrivals: (options.rate.is_some() && measured.window.is_some()).then(|| Arrivals {
             due: stats.arrivals + stats.late.len(),
             sent: stats.arrivals,
             not_sent: stats.late.len(),
-            not_sent_latency: latency(&stats.late),
+            not_sent_latency: Latency::of(&stats.late),
             sent_per_second: stats.arrivals as f64 / seconds.max(1e-9),
             behind_seconds: behind,
             fell_behind: behind > BEHIND_SECONDS,
@@ -335,32 +353,6 @@ fn median_second(seconds: &[u64], nanoseconds: u64) -> Option<f64> {
     }
 }
 
-fn latency(nanoseconds: &Histogram<u64>) -> Option<Latency> {
-    if nanoseconds.is_empty() {
-        return None;
-    }
-    let at = |percentile: f64| nanoseconds.value_at_percentile(percentile) as f64 / 1e3;
-    // Twenty steps for each further nine, as far as there are requests to tell them apart.
-    let nines = (nanoseconds.len() as f64).log10().min(5.0);
-    let curve = (0..=(nines * 20.0) as u32)
-        .map(|step| 100.0 * (1.0 - 10f64.powf(-f64::from(step) / 20.0)))
-        .map(|percentile| (percentile, at(percentile)))
-        .collect();
-    Some(Latency {
-        count: nanoseconds.len(),
-        mean_us: nanoseconds.mean() / 1e3,
-        min_us: nanoseconds.min() as f64 / 1e3,
-        p50_us: at(50.0),
-        p90_us: at(90.0),
-        p95_us: at(95.0),
-        p99_us: at(99.0),
-        p99_9_us: at(99.9),
-        p99_99_us: at(99.99),
-        max_us: nanoseconds.max() as f64 / 1e3,
-        curve,
-    })
-}
-
 fn settings(options: &Options, key_size: usize) -> Settings {
     Settings {
         target: options.target.to_string(),
@@ -368,16 +360,17 @@ fn settings(options: &Options, key_size: usize) -> Settings {
         threads: options.threads,
         pipeline: options.pipeline,
         warm_up_seconds: options.warm_up.as_secs_f64(),
-        duration_seconds: options.duration.map(|duration| duration.as_secs_f64()),
+        duration_seconds: options.duration().map(|duration| duration.as_secs_f64()),
         requests: options.requests,
         rate: options.rate,
         poisson: options.poisson,
         mix: options.mix.to_string(),
         keys: options.keys.clone(),
-        value_size: options.sizes_name.clone(),
+        value_size: (options.sizes.as_ref())
+            .map_or_else(|| options.value_size.clone(), |path| path.display().to_string()),
         key_size,
         key_prefix: options.key_prefix.clone(),
-        scan_keys: options.scan_keys_max,
+        scan_keys: options.scan_keys,
         ttl: options.ttl,
         timeout_seconds: options.timeout.as_secs_f64(),
     }
@@ -395,18 +388,16 @@ mod tests {
     }
 
     #[test]
-    fn curves_go_as_far_as_there_are_requests() {
+    fn percentiles_are_those_of_what_was_counted() {
         let mut latencies = histogram();
         for request in 1..=1000u64 {
             latencies.record(request * 1000).unwrap();
         }
-        let found = latency(&latencies).unwrap();
+        let found = Latency::of(&latencies).unwrap();
         assert!(
             (found.p99_us - 990.0).abs() < 2.0 && (found.max_us - 1000.0).abs() < 2.0,
             "{found:?}"
         );
-        let last = found.curve.last().unwrap();
-        assert!((last.0 - 99.9).abs() < 0.01, "{last:?}");
-        assert!(latency(&histogram()).is_none());
+        assert!(Latency::of(&histogram()).is_none());
     }
 }

@@ -1,9 +1,9 @@
 //! Puts a run together: connections, threads, phases, and what is read while it goes.
 
+use crate::barrier::Barrier;
 use crate::cpu;
 use crate::engine::{self, Feed, Finished, Pace, Phase, Progress, Shared, Worker, WorkerOptions};
 use crate::error::LoadError;
-use crate::gate::Gate;
 use crate::keys::{Distinct, KeySource};
 use crate::keytext::KeyText;
 use crate::options::Options;
@@ -79,12 +79,12 @@ pub fn run(options: &Options, show: &mut dyn FnMut(Status)) -> Result<Report, Lo
     engine::probe()?;
     let keys = KeyText::new(&options.key_prefix, options.key_size)
         .map_err(|what| LoadError::Settings(format!("--key-size, --key-prefix: {what}")))?;
-    let source = KeySource::open(&options.keys, options.trace.clone())?;
+    let source = KeySource::open(&options.keys, options.trace()?)?;
     let workload = Arc::new(Workload::new(
         source,
         options.mix.clone(),
-        options.sizes.clone(),
-        options.scan_keys_max,
+        options.value_sizes()?,
+        options.scan_keys,
     )?);
     if let Some(pid) = options.server_pid {
         cpu::time_of(pid).map_err(|error| LoadError::Settings(format!("--server-pid {pid}: {error}")))?;
@@ -108,7 +108,7 @@ pub fn run(options: &Options, show: &mut dyn FnMut(Status)) -> Result<Report, Lo
         versions: VersionTable::new(version_keys),
         ttl: options.ttl,
     });
-    let gate = Arc::new(Gate::new(options.threads));
+    let barrier = Arc::new(Barrier::new(options.threads));
     let clock = Instant::now();
     let next_preload = Arc::new(AtomicU64::new(0));
     let budget = options
@@ -126,7 +126,7 @@ pub fn run(options: &Options, show: &mut dyn FnMut(Status)) -> Result<Report, Lo
             preload: preload.clone(),
             next_preload: Arc::clone(&next_preload),
             budget: budget.clone(),
-            gate: Arc::clone(&gate),
+            barrier: Arc::clone(&barrier),
             progress: Arc::new(Progress::default()),
         };
         let progress = Arc::clone(&member.progress);
@@ -138,7 +138,7 @@ pub fn run(options: &Options, show: &mut dyn FnMut(Status)) -> Result<Report, Lo
         last: (Instant::now(), 0),
         show,
     };
-    while !gate.wait_for_all(PROGRESS_EVERY) {
+    while !barrier.wait_for_all(PROGRESS_EVERY) {
         let total = preload.as_ref().map_or(1, |keys| keys.count()).max(1);
         let taken = next_preload.load(Relaxed).min(total);
         watch.tell(Stage::Preload, taken as f64 / total as f64);
@@ -152,11 +152,11 @@ pub fn run(options: &Options, show: &mut dyn FnMut(Status)) -> Result<Report, Lo
         let begin = engine::nanoseconds(clock.elapsed() + Duration::from_millis(1));
         let start = begin + engine::nanoseconds(options.warm_up);
         let stop = options
-            .duration
+            .duration()
             .map_or(u64::MAX, |duration| start + engine::nanoseconds(duration));
         Plan { begin, start, stop }
     });
-    gate.open(plan);
+    barrier.open(plan);
     let server = plan.map(|plan| watch.load(options, clock, plan));
     let mut finished = Vec::new();
     for (_, thread) in threads {
@@ -207,7 +207,7 @@ struct Member {
     preload: Option<Arc<Distinct>>,
     next_preload: Arc<AtomicU64>,
     budget: Option<Arc<AtomicI64>>,
-    gate: Arc<Gate<Option<Plan>>>,
+    barrier: Arc<Barrier<Option<Plan>>>,
     progress: Arc<Progress>,
 }
 
@@ -218,17 +218,17 @@ impl Member {
             target: self.options.target.clone(),
             timeout: self.options.timeout,
             connections: sockets.len(),
-            receive_bytes: receive_bytes(&self.options.sizes),
+            receive_bytes: receive_bytes(&self.shared.workload.sizes),
         };
         let mut worker = Worker::new(options, Arc::clone(&self.shared), Arc::clone(&self.progress));
         let mut has_passed = false;
-        let (gate, progress) = (Arc::clone(&self.gate), Arc::clone(&self.progress));
+        let (barrier, progress) = (Arc::clone(&self.barrier), Arc::clone(&self.progress));
         let result = engine::run(&mut worker, sockets, &mut || self.next_phase(&mut has_passed));
         if result.is_err() {
             progress.fail();
         }
         if !has_passed {
-            gate.pass();
+            barrier.pass();
         }
         result.map(|()| worker.finish())
     }
@@ -243,7 +243,7 @@ impl Member {
                     Arc::clone(&self.shared.workload),
                 ),
                 pace: Pace::Closed,
-                depth: preload_depth(&self.options.sizes),
+                depth: preload_depth(&self.shared.workload.sizes),
                 begin: now,
                 start: now,
                 stop: u64::MAX,
@@ -254,7 +254,7 @@ impl Member {
         if std::mem::replace(has_passed, true) {
             return None;
         }
-        let plan = self.gate.pass()?;
+        let plan = self.barrier.pass()?;
         let options = &self.options;
         let pace = options.rate.map_or(Pace::Closed, |rate| {
             Pace::Open(Schedule::new(rate, options.poisson, self.thread, options.threads))
@@ -271,7 +271,7 @@ impl Member {
             start: plan.start,
             stop: plan.stop,
             budget: self.budget.clone(),
-            needs_server: options.duration.is_none(),
+            needs_server: options.duration().is_none(),
         })
     }
 }

@@ -5,10 +5,10 @@ use super::content::{Content, SECTOR_BYTES, Seen};
 use super::model::Model;
 use super::report::Report;
 use super::requests::{FLUSH, KINDS, Mix, READ, Ranges, TRIM};
+use pumice_loadgen::thread_time;
 use pumice_remote::wire::{self, Command};
 use pumice_remote::{Export, HandshakeError, Stream};
 use pumice_world::Random;
-use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
@@ -334,7 +334,7 @@ pub async fn drive(run: &Rc<RefCell<Run>>, mut streams: Streams) -> io::Result<(
         if phase == flush && !can_flush || phase == pass && !resume {
             continue;
         }
-        let (begun, cpu) = (Instant::now(), cpu_time());
+        let (begun, cpu) = (Instant::now(), thread_time());
         if phase == Phase::Load {
             let ends = run.borrow().args.duration().map(|duration| begun + duration);
             run.borrow_mut().load_ends = ends;
@@ -342,7 +342,7 @@ pub async fn drive(run: &Rc<RefCell<Run>>, mut streams: Streams) -> io::Result<(
         let ended = make(phase, run, &mut streams).await;
         let mut run = run.borrow_mut();
         if phase == Phase::Load {
-            run.report.end_load(begun.elapsed(), cpu_time() - cpu);
+            run.report.end_load(begun.elapsed(), thread_time() - cpu);
         }
         ended?;
         run.report.is_passed |= phase == pass && run.signals < 2;
@@ -378,10 +378,4 @@ async fn make(phase: Phase, run: &Rc<RefCell<Run>>, streams: &mut Streams) -> io
         run.borrow_mut().stop();
         *streams = reconnect(run).await?;
     }
-}
-
-/// CPU time of this thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }

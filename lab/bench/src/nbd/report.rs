@@ -2,8 +2,8 @@
 
 use super::model::Wrong;
 use super::requests::KINDS;
-use crate::device::Latency;
 use hdrhistogram::Histogram;
+use pumice_loadgen::{Latency, histogram};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -59,12 +59,11 @@ pub struct Kind {
 impl Report {
     /// Nothing is found yet.
     pub fn new(seed: u64, range: u64, is_resumed: bool) -> Self {
-        let times = || (0, Histogram::new(3).expect("3 digits are few"));
         Report {
             seed,
             range,
             is_resumed,
-            times: KINDS.iter().map(|_| times()).collect(),
+            times: KINDS.iter().map(|_| (0, histogram())).collect(),
             ..Report::default()
         }
     }
@@ -73,7 +72,7 @@ impl Report {
     pub fn note(&mut self, kind: usize, took: Duration, bytes: u64) {
         let (sum, times) = &mut self.times[kind];
         *sum += bytes;
-        *times += u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// A sector was wrong.
@@ -129,7 +128,7 @@ impl Report {
                 l.mean_us,
                 l.p50_us,
                 l.p99_us,
-                l.p999_us,
+                l.p99_9_us,
                 l.max_us,
             ];
             let cells = cells.map(|cell| format!(" {cell:>10.1}")).concat();

@@ -68,7 +68,7 @@ impl<'a> Client<'a> {
         Client {
             shared,
             options,
-            random: Random(options.seed ^ (u64::from(number) << 32)),
+            random: Random(shared.seed ^ (u64::from(number) << 32)),
             counts: Counts::default(),
             batch: Vec::new(),
             orphans: Vec::new(),
@@ -188,9 +188,7 @@ impl<'a> Client<'a> {
     }
 
     fn is_flush_due(&mut self) -> bool {
-        let Some(every) = self.options.flush_every else {
-            return false;
-        };
+        let every = self.options.flush_every;
         let now = self.shared.now();
         let next = &self.shared.next_flush;
         let due = next.load(Relaxed);

@@ -45,11 +45,14 @@ mod state;
 
 use crate::error::LoadError;
 use crate::keytext::KeyText;
+use crate::options::seconds;
 use crate::run::stamp;
 use crate::target::Target;
+use clap::{Args, Parser};
 use client::Client;
 use parking_lot::Mutex;
 use population::Population;
+use pumice_trace::bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -62,40 +65,54 @@ const EXAMPLES_MAX: usize = 10;
 const KEYS_MAX: u64 = 1 << 24;
 const CONNECTIONS_MAX: u64 = 256;
 
-/// How to make a history check.
-#[derive(Clone, Debug)]
+/// How to make a history check: each setting is the flag of its name.
+#[derive(Args, Clone, Debug)]
 pub struct HistoryOptions {
-    /// The server. It may go and come again at the same address.
+    /// The server: HOST:PORT, or the path of a unix socket. It may be stopped, killed and started again at this address
+    #[arg(long, value_name = "ADDR")]
     pub target: Target,
-    /// Clients, each with a connection and a thread.
+
+    /// Clients, each with a connection and a thread
+    #[arg(long, value_name = "N", default_value_t = 12)]
     pub connections: usize,
-    /// How long it takes.
-    pub duration: Duration,
-    /// Different keys, 1 to 16,777,216. Each run has keys of its own, which begin with its start time.
+
+    /// How long it takes
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub seconds: Duration,
+
+    /// Different keys. Each run has keys of its own
+    #[arg(long, value_name = "N", default_value_t = 50_000)]
     pub keys: u32,
-    /// Bytes of a value at most, 24 to 1 MiB; of one key in 512 100,000 to 700,000.
-    pub value_bytes_max: u32,
-    /// `flush_all` comes so often on average; `None`: never.
-    pub flush_every: Option<Duration>,
-    /// How long a server that is there may take to answer.
+
+    /// Bytes of values at most; of one key in 512 they are 100,000 to 700,000
+    #[arg(long, value_name = "SIZE", default_value_t = 4096, value_parser = bytes::<u32>)]
+    pub value_size_max: u32,
+
+    /// How often flush_all comes, on average; 0: never
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub flush_every: Duration,
+
+    /// How long a server that is there may take to answer
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     pub timeout: Duration,
-    /// Fixes what each client draws, but not in which order they get to run.
-    pub seed: u64,
+
+    /// Fixes what each client draws [default: by the time]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    options: HistoryOptions,
 }
 
 impl HistoryOptions {
     /// A check of 10 seconds.
     pub fn new(target: Target) -> Self {
-        HistoryOptions {
-            target,
-            connections: 12,
-            duration: Duration::from_secs(10),
-            keys: 50_000,
-            value_bytes_max: 4096,
-            flush_every: Some(Duration::from_secs(60)),
-            timeout: Duration::from_secs(30),
-            seed: 1,
-        }
+        let mut options = Flags::parse_from(["", "--target=/"]).options;
+        options.target = target;
+        options
     }
 
     fn check(&self) -> Result<(), LoadError> {
@@ -109,7 +126,7 @@ impl HistoryOptions {
         };
         check("--connections", self.connections as u64, 1..=CONNECTIONS_MAX)?;
         check("--keys", self.keys.into(), 1..=KEYS_MAX)?;
-        check("--value-size-max", self.value_bytes_max.into(), 24..=1 << 20)
+        check("--value-size-max", self.value_size_max.into(), 24..=1 << 20)
     }
 }
 
@@ -155,9 +172,10 @@ impl HistoryReport {
 
 /// What clients share.
 struct Shared {
+    seed: u64,
     all: Population,
     clock: Instant,
-    /// Milliseconds of the clock when the run ends, and when the next `flush_all` comes.
+    /// Milliseconds of the clock when the run ends, and when the next `flush_all` comes; never at the largest number.
     end: u32,
     next_flush: AtomicU32,
     is_failed: AtomicBool,
@@ -233,19 +251,25 @@ impl Counts {
 pub fn history(options: &HistoryOptions) -> Result<HistoryReport, LoadError> {
     options.check()?;
     let stamp = stamp();
+    let seed = options.seed.unwrap_or(stamp % 1_000_000_000);
     let text = KeyText::new(&format!("h{stamp:x}-"), None).map_err(LoadError::Settings)?;
     let ms = |duration: Duration| u32::try_from(duration.as_millis()).unwrap_or(u32::MAX / 2);
     let shared = Shared {
-        all: Population::new(options.keys, text, stamp, options.value_bytes_max, options.seed),
+        seed,
+        all: Population::new(options.keys, text, stamp, options.value_size_max, seed),
         clock: Instant::now(),
-        end: ms(options.duration),
-        next_flush: AtomicU32::new(options.flush_every.map_or(u32::MAX, ms)),
+        end: ms(options.seconds),
+        next_flush: AtomicU32::new(if options.flush_every.is_zero() {
+            u32::MAX
+        } else {
+            ms(options.flush_every)
+        }),
         is_failed: AtomicBool::new(false),
         servers: Mutex::default(),
         wrong: Mutex::default(),
     };
     let mut report = HistoryReport {
-        seed: options.seed,
+        seed,
         keys: options.keys,
         ..HistoryReport::default()
     };

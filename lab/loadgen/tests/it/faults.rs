@@ -9,11 +9,10 @@ fn options(wrong: Wrong, mix: &str) -> Options {
     options.connections = 6;
     options.pipeline = 3;
     options.warm_up = Duration::ZERO;
-    options.duration = None;
     options.requests = Some(4000);
     options.keys = "zipf:keys=40,theta=0.5".into();
     options.mix = mix.parse().unwrap();
-    options.sizes = "24-6000".parse().unwrap();
+    options.value_size = "24-6000".into();
     options
 }
 
@@ -172,7 +171,7 @@ fn a_stall_shows_in_open_loop_latencies_and_in_the_closed_loop_hides() {
     const STALL: Duration = Duration::from_millis(300);
     let mut options = options(Wrong::Stall(1000, STALL), "get");
     (options.connections, options.pipeline) = (1, 4);
-    (options.requests, options.duration) = (None, Some(Duration::from_secs(1)));
+    (options.requests, options.seconds) = (None, Some(Duration::from_secs(1)));
     options.rate = Some(2000.0);
     let report = run(&options, &mut |_| {}).unwrap();
     assert_clean(&report);
@@ -185,7 +184,7 @@ fn a_stall_shows_in_open_loop_latencies_and_in_the_closed_loop_hides() {
     );
 
     options.target = Target::Tcp(start(Wrong::Stall(1000, STALL)).to_string());
-    (options.rate, options.duration, options.requests) = (None, None, Some(4000));
+    (options.rate, options.seconds, options.requests) = (None, None, Some(4000));
     let latency = run(&options, &mut |_| {}).unwrap().latency.unwrap();
     assert!(
         latency.p99_us < 250_000.0 && latency.max_us > 250_000.0,
@@ -200,7 +199,7 @@ fn a_rate_above_the_servers_is_said_and_every_arrival_counts_once() {
         let mut options = options(Wrong::Slow(Duration::from_millis(1)), mix);
         (options.connections, options.pipeline) = (1, 1);
         (options.warm_up, options.rate) = (Duration::from_millis(300), Some(5000.0));
-        (options.requests, options.duration) = (None, Some(Duration::from_millis(500)));
+        (options.requests, options.seconds) = (None, Some(Duration::from_millis(500)));
         let report = run(&options, &mut |_| {}).unwrap();
         assert_clean(&report);
         let arrivals = report.arrivals.as_ref().unwrap();
@@ -240,7 +239,7 @@ fn a_rate_above_the_servers_is_said_and_every_arrival_counts_once() {
     // One that keeps up is not blamed.
     let mut options = options(Wrong::Nothing, "get");
     (options.rate, options.requests) = (Some(500.0), None);
-    options.duration = Some(Duration::from_millis(500));
+    options.seconds = Some(Duration::from_millis(500));
     let report = run(&options, &mut |_| {}).unwrap();
     assert_eq!(report.arrivals.as_ref().unwrap().due, 250);
     assert_eq!(report.latency.unwrap().count, 250);

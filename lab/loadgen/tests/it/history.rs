@@ -14,9 +14,10 @@ fn check(broken: Rule, seconds: u64) -> HistoryReport {
     // Few, so that clients meet; of what is to expire so many that most are left alone until then.
     let expires = broken == Rule::Expired;
     options.keys = if expires { 60_000 } else { 600 };
-    options.value_bytes_max = 300;
-    options.duration = Duration::from_secs(seconds);
-    options.flush_every = (!expires).then_some(Duration::from_millis(400));
+    options.value_size_max = 300;
+    options.seconds = Duration::from_secs(seconds);
+    options.seed = Some(1);
+    options.flush_every = Duration::from_millis(if expires { 0 } else { 400 });
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -106,6 +107,6 @@ fn what_cannot_be_is_refused() {
             .contains("--keys 0: expected 1 to")
     );
     options.keys = 10;
-    options.duration = Duration::from_millis(20);
+    options.seconds = Duration::from_millis(20);
     assert!(!history(&options).unwrap().is_good(), "nobody is there");
 }

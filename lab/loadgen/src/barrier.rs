@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Lets everybody through when all have come and the leader has said how it goes on.
 #[derive(Debug)]
-pub struct Gate<T> {
+pub struct Barrier<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
 }
@@ -16,10 +16,10 @@ struct State<T> {
     plan: Option<T>,
 }
 
-impl<T: Clone> Gate<T> {
-    /// A gate for so many followers and one leader.
+impl<T: Clone> Barrier<T> {
+    /// A barrier for so many followers and one leader.
     pub fn new(followers: usize) -> Self {
-        Gate {
+        Barrier {
             state: Mutex::new(State {
                 missing: followers,
                 plan: None,
