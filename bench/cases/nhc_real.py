@@ -13,9 +13,14 @@ from tools import load, percent, removed, thousands
 
 VALUE_BYTES = 2048
 SWEEP = (2, 4, 6, 8, 12, 16, 24)
-# Beside the main row: kind of the flash, requests, and the objective that it is compared with, or no tier at all. A tier must not make a server slower.
-BESIDE = {"a disk below": ("hdd", "get", "classic"), "half sets": (None, "ycsb-a", None)}
+# Beside the main row: kind of the flash, requests, the objective that it is compared with, or no tier at all, and the share of the keys. A tier
+# must not make a server slower. A disk takes a tenth of the keys while copies are made.
+BESIDE = {"a disk below": ("hdd", "get", "classic", 0.1), "half sets": (None, "ycsb-a", None, 1)}
 BESIDE_CONNECTIONS = 32
+
+
+def zipf(keys):
+    return f"zipf:keys={keys:.0f},theta=0.99"
 
 
 @contextlib.contextmanager
@@ -66,7 +71,7 @@ def nhc_real(arguments):
 
     Two rows say that a tier never hurts, 32 connections: a flash that is as slow as a disk, against classic caching, and half sets, against a
     server without a tier."""
-    keys = f"zipf:keys={arguments.keys},theta=0.99"
+    keys = zipf(arguments.keys)
     settings = {"tier": f"{arguments.upper} of {arguments.flash // 2} MiB", "flash": f"{arguments.lower} of {arguments.flash} MiB", "keys": keys,
                 "value bytes": VALUE_BYTES, "DRAM MiB": arguments.dram, "seconds": arguments.seconds, "warm-up": arguments.warm_up}
     comparison = Comparison(arguments, settings, peer="classic")
@@ -95,8 +100,8 @@ def nhc_real(arguments):
         model = machine.run_json([machine.BENCH, "model", "nhc", "--upper", arguments.upper, "--lower", arguments.lower, "--load", "closed:4",
                                   "--hits", f"{hits:.4f}", "--size", str(size), "--json"])
         samples = follow(comparison, sides["pumice"], n1, arguments.seconds)
-    for name, (lower, mix, peer) in BESIDE.items():
-        beside(comparison, arguments, keys, name, lower, mix, peer)
+    for name, (lower, mix, peer, share) in BESIDE.items():
+        beside(comparison, arguments, zipf(arguments.keys * share), name, lower, mix, peer)
     comparison.row(f"gets of flash with a tier, {4 * n1} connections, against classic caching", "requests_per_second", "", "", thousands)
     for name in BESIDE:
         comparison.row(f"a tier never hurts: {name}", name, "≥ 0.97 ×", "≥ 1.0 ×", thousands)
