@@ -13,9 +13,9 @@ from tools import load, percent, removed, thousands
 
 VALUE_BYTES = 2048
 SWEEP = (2, 4, 6, 8, 12, 16, 24)
-# Beside the main row: kind of the flash, requests, the objective that it is compared with, or no tier at all, and the share of the keys. A tier
+# Beside the main row: kind of the flash, requests, the objective that it is compared with, or no tier at all, the share of the keys, and times the warm-up. A tier
 # must not make a server slower. A disk takes a tenth of the keys while copies are made.
-BESIDE = {"a disk below": ("hdd", "get", "classic", 0.1), "half sets": (None, "ycsb-a", None, 1)}
+BESIDE = {"a disk below": ("hdd", "get", "classic", 0.1, 3), "half sets": (None, "ycsb-a", None, 1, 1)}
 BESIDE_CONNECTIONS = 32
 
 
@@ -24,7 +24,7 @@ def zipf(keys):
 
 
 @contextlib.contextmanager
-def tiered(comparison, arguments, objective, keys, lower=None):
+def tiered(comparison, arguments, objective, keys, lower=None, warm_up=1):
     """A server with a tier of half its flash, or where there is no objective without, all keys set once, and read until copies are made."""
     lower = lower or arguments.lower
     flags = ["--threads", "1", "--dram", f"{arguments.dram}MiB", "--flash", "flash", "--flash-size", f"{arguments.flash}MiB", "--layout", "ripq"]
@@ -38,7 +38,7 @@ def tiered(comparison, arguments, objective, keys, lower=None):
         settings = {"keys": keys, "value_size": VALUE_BYTES, "timeout": 60}
         # One at a time, and then what was dropped all the same: sets come faster than a throttled flash takes them.
         load(server, comparison.load_core, preload_only=True, connections=1, **settings)
-        load(server, comparison.load_core, mix="look-aside", connections=24, warm_up=0, seconds=arguments.warm_up, **settings)
+        load(server, comparison.load_core, mix="look-aside", connections=24, warm_up=0, seconds=warm_up * arguments.warm_up, **settings)
         yield server, settings
 
 
@@ -100,8 +100,8 @@ def nhc_real(arguments):
         model = machine.run_json([machine.BENCH, "model", "nhc", "--upper", arguments.upper, "--lower", arguments.lower, "--load", "closed:4",
                                   "--hits", f"{hits:.4f}", "--size", str(size), "--json"])
         samples = follow(comparison, sides["pumice"], n1, arguments.seconds)
-    for name, (lower, mix, peer, share) in BESIDE.items():
-        beside(comparison, arguments, zipf(arguments.keys * share), name, lower, mix, peer)
+    for name, (lower, mix, peer, share, warm_up) in BESIDE.items():
+        beside(comparison, arguments, zipf(arguments.keys * share), name, lower, mix, peer, warm_up)
     comparison.row(f"gets of flash with a tier, {4 * n1} connections, against classic caching", "requests_per_second", "", "", thousands)
     for name in BESIDE:
         comparison.row(f"a tier never hurts: {name}", name, "≥ 0.97 ×", "≥ 1.0 ×", thousands)
@@ -116,9 +116,9 @@ def nhc_real(arguments):
     return comparison
 
 
-def beside(comparison, arguments, keys, name, lower, mix, peer):
+def beside(comparison, arguments, keys, name, lower, mix, peer, warm_up):
     with contextlib.ExitStack() as stack:
-        sides = {side: stack.enter_context(tiered(comparison, arguments, objective, keys, lower))
+        sides = {side: stack.enter_context(tiered(comparison, arguments, objective, keys, lower, warm_up))
                  for side, objective in (("pumice", "throughput"), ("peer", peer))}
 
         def side(which):
