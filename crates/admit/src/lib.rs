@@ -3,7 +3,52 @@
 //!
 //! Source: Zhang et al., "Multi-level Hybrid Cache: Impact and Feasibility", section 3.2 (*LRU_f*: only a fraction f of the updates is
 //! written). What is refused stays in DRAM as long as that has room for it. A rule knows hashes, sizes and times, not keys, blocks or tiers.
-//! While more blocks of flash are free than reclaims keep free, each admits all: what is written then takes nothing's place.
+//! While more blocks of flash are free than reclaims keep free, each admits all: what is written then takes nothing's place. That is so of a
+//! new cache until it is full, and after what empties blocks: a `flush_all`, a checkpoint that gives back the blocks of the one before.
+//!
+//! The size that a limit looks at is that of the object with header and key; of one that is stored in slices it is that of the value. Under index
+//! `cascade` a key whose mapping is not in DRAM counts as new. A `touch` of an object on flash is no new object: it is written again unless the
+//! budget is empty.
+//!
+//! # `second-hit`
+//!
+//! A ghost has a fingerprint of 13 bits for each of the keys that missed on flash, or were set, last: nine tenths of as many as flash holds objects.
+//! It has how often they came, too, up to 7. Four new keys in a thousand are taken for known ones (`mistaken_ppm`). The number of objects follows
+//! from the mean length of those that came new in about the last half of a turn of the flash. Where that is a sixteenth less than before, or a
+//! quarter more, the ghost is made anew, and has forgotten all keys. It takes at most 2 bytes for each object that flash holds (0.5 GB for 1 TiB of
+//! 4 KiB, 5.8 GB of 300 bytes), and no more than a seventh of the pool with index `full`, a quarter with `cascade`: where that is not enough it
+//! remembers fewer keys. The head of `second_hit.rs` says when `random:F` takes over. The rule cannot
+//!
+//! - tell a set that nobody waits for from one that follows a miss: both count as accesses;
+//! - admit at the first miss what will be hot: a new hot object costs one more miss;
+//! - notice keys that come twice further apart than nine tenths of a flash's worth of other misses (it then writes and hits nearly nothing), or
+//!   among so many that come often that `random` would gain less than 1 %;
+//! - remember over a restart: what is evicted after a restart comes back at its second miss only;
+//! - count exactly what `random` would have: where keys come a third time after the ghost has forgotten them, it falls back more often than it should.
+//!
+//! # The budget over restarts
+//!
+//! Each checkpoint says on flash what is saved or overdrawn, and what stop and start write is paid for.
+//!
+//! - After a clean stop the next start goes on with it, and with what has flowed in since: a full bucket admits at once, an empty one earns nothing.
+//! - After a crash nothing is saved, since nobody knows what was spent. Owed is what was overdrawn at the last checkpoint, less what has flowed in
+//!   since, and with the invalidations in the log after it and one checkpoint that may have been under way. Not known, and forgiven, are pages of
+//!   mappings written after the checkpoint and what the last blocks lacked when they were sealed.
+//! - The time between two runs is that of the wall clock. Where it went back, nothing has flowed in until it has caught up. A jump ahead pays what was
+//!   owed, up to the budget of a period, and saves a full bucket at most: 4.2 % of the budget.
+//! - Another budget begins with what the former had left, at most what it can save itself. A new cache, and a start after one without a budget, begin
+//!   with nothing saved and nothing owed.
+//!
+//! Some bytes are charged late, and come on top of the budget of a period: what a block lacks when it is sealed, the survivors of a block that a
+//! reclaim has begun, a checkpoint, and what was in buffers when the period began. Invalidations, superblocks, pages of mappings and checkpoints are
+//! never held back. No more is owed than the budget of one period.
+//!
+//! # Chunks of volumes
+//!
+//! A chunk is judged before its content is known: a duplicate is refused, too, although it would take 48 bytes. Each is taken to be as long as the mean
+//! of what has entered since the start. The ghost takes at most 2 bytes for each chunk that the cache holds. For `second-hit` a write in write-back
+//! is no access, and neither is what NBD's CACHE brings in. While nothing is saved, reclaims move no content: what is clean is dropped, and what is
+//! dirty is cleaned first.
 #![forbid(unsafe_code)]
 
 mod budget;
