@@ -4,6 +4,7 @@ import math
 import os
 import re
 
+import cachebench
 from comparison import Comparison, case
 from tools import (
     FORMATS, ITEM_BYTES, RECORD_BYTES, SHARED, at_once, cachelib, dram_per_object, flash_mib, gets_of_sides, load, points, pumice, replay,
@@ -370,9 +371,10 @@ def workloads(arguments):
     for name in ("kvcache_reg", "graph_cache_leader"):
         config = os.path.join(shared, "distributions", "cachelib", name, "config.json")
         if os.path.exists(config):
-            found[f"CacheLib {name}"] = [cachelib(config, arguments.keys, arguments.requests), *generated]
-    if "CacheLib kvcache_reg" in found:
-        found["CacheLib kvcache_reg, popularity alone"] = [found["CacheLib kvcache_reg"][0], "--ignore-sizes", *fixed, *generated]
+            trace = cachebench.trace(config, keys=arguments.keys, requests=arguments.requests, seed=1)
+            found[f"CacheLib {name}"] = [trace, *generated]
+            if name == "kvcache_reg":
+                found[f"CacheLib {name}, 300-byte items"] = [trace, "--ignore-sizes", *fixed, *generated]
     folder = os.path.join(shared, "kv")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         path = os.path.join(folder, name)
@@ -391,8 +393,7 @@ def cascade_traces(arguments):
     the cache.
 
     - YCSB's: Zipf 0.99, hotspot (1 % of the keys, 90 % of the gets), normal (standard deviation 1 % of the keys); 300-byte items.
-    - CacheLib's: `kvcache_reg` and `graph_cache_leader` with their own sizes, and the popularity of `kvcache_reg` with 300-byte
-      items. Sets and deletes are requests as gets are: a miss inserts.
+    - CacheLib's: `kvcache_reg` and `graph_cache_leader` with their own sizes, and `kvcache_reg` with 300-byte items. Sets and deletes are requests as gets are: a miss inserts.
     - Recorded: the KV traces of the folder, none of which has sizes; 300-byte items, flash a fifth of the footprint. They are
       short: with a cache that small a partition's fixed costs are most of what the index takes."""
     settings = {"requests": arguments.requests, "keys": arguments.keys, "flash MiB": arguments.flash, "warm-up": 0.5}

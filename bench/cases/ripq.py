@@ -7,6 +7,7 @@ import random
 import threading
 from collections import OrderedDict, deque
 
+import cachebench
 from comparison import Comparison, case
 from harness import machine
 from tools import SHARED, cachelib, dram_per_object, gib, inprocess, percent, replay, thousands
@@ -46,7 +47,7 @@ def ripq_throughput(arguments):
     elif not os.path.exists(config):
         traces = {"zipf": f"zipf:keys={keys},theta=0.8,size=1024-65536,requests={arguments.requests}"}
     else:
-        traces = {"cdn": cachelib(config, keys, arguments.requests)}
+        traces = {"cdn": cachebench.trace(config, keys=keys, requests=arguments.requests)}
         traces |= {name: os.path.join(folder, file) for name, file in RECORDED.items()}
     shown = " ".join(trace.replace(folder + os.sep, "") for trace in traces.values())
     settings = {"traces": shown, "flash": "10 % of the footprint", "DRAM MiB": arguments.dram_mib, "depth": arguments.depth}

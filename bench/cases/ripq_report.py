@@ -5,6 +5,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+import cachebench
 from comparison import Comparison, case
 from harness import Failure, machine
 from tools import SHARED, cachelib, dram_per_object, replay
@@ -42,8 +43,9 @@ def traces(directory, quick, generated=False):
         found[short] = (os.path.join(directory, name), *(["--format", known[0]] if known else []))
     for name, keys, requests in [("cdn", 1_500_000, 6_000_000), ("kvcache_reg", 3_000_000, 12_000_000)]:
         config = os.path.join(directory, "distributions", "cachelib", name, "config.json")
-        if generated and os.path.exists(config):
-            found[name] = (cachelib(config, keys // 40 if quick else keys, requests // 40 if quick else requests),)
+        if os.path.exists(config):
+            less = 40 if quick else 1
+            found[name] = (cachebench.trace(config, keys=keys // less, requests=requests // less),)
     keys, requests = (5_000, 50_000) if quick else (100_000, 1_000_000)
     found["zipf"] = (f"zipf:keys={keys},theta=0.9,requests={requests},size=600-8192",)
     return found

@@ -60,11 +60,7 @@ impl SizeDistribution {
     /// Parses a distribution; the error says what is wrong.
     fn from_json(text: &[u8]) -> Result<Self, String> {
         let file: SizesFile = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        Self::from_weights(file.val_size_range, file.val_size_range_probability)
-    }
-
-    /// A distribution of `sizes`, each with its weight; the error says what is wrong.
-    pub(crate) fn from_weights(sizes: Vec<f64>, weights: Vec<f64>) -> Result<Self, String> {
+        let (sizes, weights) = (file.val_size_range, file.val_size_range_probability);
         if sizes.len() != weights.len() {
             return Err(format!(
                 "valSizeRange has {} entries and valSizeRangeProbability {}; they must be as many",
@@ -104,11 +100,7 @@ impl SizeDistribution {
 
     /// The size of a key's object in bytes. Cost: a binary search.
     pub fn size_of(&self, key: u64) -> u64 {
-        self.size_at(mix64(key) as f64 / 18_446_744_073_709_551_616.0)
-    }
-
-    /// The size at `share` of the whole weight, from 0 to 1.
-    pub(crate) fn size_at(&self, share: f64) -> u64 {
+        let share = mix64(key) as f64 / 18_446_744_073_709_551_616.0;
         let point = share * self.cumulative.last().copied().unwrap_or(0.0);
         let index = self.cumulative.partition_point(|&cumulative| cumulative <= point);
         // Only rounding can lead past the end.

@@ -56,9 +56,10 @@ use value_sizes::ValueSizes;
 /// | `sequential`, `drift` | see above, 0 to 1 | 0.5, 0 |
 ///
 /// Ranks are 1 to `keys`. Rank k becomes the key `mix64(k - 1 + mix64(seed))`, a bijection, so keys are spread over 64
-/// bits. For `normal` the ranks are positions in the key range, for `latest` the ages at the start; other ranks run from the most to the least popular. New keys
-/// are made likewise from numbers beyond the ranks. For `block` the key is the address, rank - 1. A size depends on the key alone.
-/// Requests are gets but for `latest`, `block` and `sets`; the time of a request is its number, from 0.
+/// bits. For `normal` the ranks are positions in the key range, for `latest` the ages at the start; other ranks run from the
+/// most to the least popular. New keys are made likewise from numbers beyond the ranks. For `block` the key is the address,
+/// rank - 1. A size depends on the key alone. Requests are gets but for `latest`, `block` and `sets`; the time of a request
+/// is its number, from 0.
 #[derive(Debug, Clone)]
 pub struct Generator {
     kind: &'static str,
@@ -99,8 +100,8 @@ impl Generator {
     /// A generator by a name in which `requests` may be left out: it then goes on without end.
     ///
     /// # Errors
-    /// [`TraceError::Generator`], naming the part that is wrong; [`TraceError::Open`] and [`TraceError::Sizes`] for a file that is
-    /// named.
+    /// [`TraceError::Generator`], naming the part that is wrong; [`TraceError::Open`] and
+    /// [`TraceError::Sizes`] for a file that is named.
     pub fn endless(spec: &str) -> Result<Self, TraceError> {
         Self::parse(spec, Some(u64::MAX))
     }
@@ -128,6 +129,7 @@ impl Generator {
         };
         let sets = parts.decimal("sets", 0.0, 1.0).map_err(wrong)?.unwrap_or(0.0);
         let requests = required("requests", requests).map_err(wrong)?;
+        let sizes = ValueSizes::from_parts(&parts, wrong)?;
         Ok(Generator {
             kind,
             workload,
@@ -187,7 +189,7 @@ impl Generator {
     /// nanoseconds.
     pub fn key_of_rank(&self, rank: u64) -> u64 {
         let number = rank.wrapping_sub(1);
-        match &self.workload {
+        match self.workload {
             Workload::Block(_) => number,
             _ => mix64(number.wrapping_add(self.key_base())),
         }

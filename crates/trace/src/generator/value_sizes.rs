@@ -54,7 +54,7 @@ impl ValueSizes {
         matches!(self, ValueSizes::None)
     }
 
-    /// The size of the object under a key.
+    /// The size of an object.
     #[inline]
     pub(super) fn of(&self, key: u64) -> Option<u64> {
         match self {
