@@ -546,6 +546,8 @@ pub fn trace_error(error: TraceError) -> anyhow::Error {
         | TraceError::Generator { .. }
         | TraceError::ColumnsWithout { .. }
         | TraceError::NoFingerprints { .. }
+        | TraceError::NoPages { .. }
+        | TraceError::PageSize { .. }
         | TraceError::UnknownKey { .. }
         | TraceError::NotWritable { .. }
         | TraceError::Exists { .. } => usage(error.to_string()),

@@ -3,7 +3,7 @@
 use crate::replay::trace_error;
 use crate::usage::usage;
 use clap::Args;
-use pumice_trace::{Columns, Format, Trace, TraceKey, TraceOptions};
+use pumice_trace::{Columns, Format, Trace, TraceKey, TraceOptions, bytes};
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -27,6 +27,11 @@ pub struct Source {
     /// cache)
     #[arg(long, value_name = "object|fingerprint", default_value = "object")]
     key: String,
+
+    /// Split disk requests into pages of so many bytes, each an object (a power of two from 512). Without it vscsi, blkreplay, mqsim and fiu
+    /// have pages of 4KiB, and requests of the other formats are whole
+    #[arg(long, value_name = "SIZE", value_parser = bytes::<u64>, conflicts_with = "key")]
+    page_size: Option<u64>,
 }
 
 impl Source {
@@ -51,10 +56,13 @@ impl Source {
             format: Format::parse_or_auto(&self.format).map_err(trace_error)?,
             columns: self.columns.clone(),
         };
-        let key: TraceKey = self
-            .key
-            .parse()
-            .map_err(|error| usage(format!("--key {error}")))?;
+        let key: TraceKey = match self.page_size {
+            Some(page_bytes) => TraceKey::Pages(page_bytes),
+            None => self
+                .key
+                .parse()
+                .map_err(|error| usage(format!("--key {error}")))?,
+        };
         Ok(Trace::new(&self.trace, options)
             .map_err(trace_error)?
             .with_key(key))

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 
 use crate::columns::Columns;
-use crate::fields::{Fields, excerpt, is_blank, parse_integer, parse_u64};
+use crate::fields::{Fields, excerpt, is_blank, parse_integer};
 use crate::format::Format;
-use crate::formats::{
-    META_BLOCK, META_KV, NASA_TSV, WIKI_TSV, shows_blkreplay, shows_fiu, shows_mqsim, shows_twitter,
-};
+use crate::formats::{PRESETS, Preset, Rows, shows_fiu};
+use crate::text::LineParser;
 
 /// Bytes that are looked at.
 pub(crate) const SAMPLE_BYTES: usize = 64 * 1024;
@@ -80,11 +79,14 @@ pub(crate) fn detect(sample: &[u8]) -> Result<Format, String> {
         Some(_) => Vec::new(),
         None => of_first_line(first, sample),
     };
-    for (format, shows) in OF_ANY_LINE {
-        if lines(sample).any(shows) {
-            found.push(format);
-        }
+    for preset in PRESETS.iter().filter(|preset| preset.is_among_others()) {
+        found.extend(
+            lines(sample)
+                .any(|line| preset.shows(line))
+                .then_some(preset.format),
+        );
     }
+    found.extend(lines(sample).any(shows_fiu).then_some(Format::Fiu));
     let shown = excerpt(first);
     match (&found[..], binary) {
         ([format], _) => Ok(*format),
@@ -122,48 +124,19 @@ fn columns_of(line: &[u8]) -> &'static str {
 
 /// The formats that the first line could be of.
 fn of_first_line(first: &[u8], sample: &[u8]) -> Vec<Format> {
-    let headed = [
-        (Format::WikiTsv, &WIKI_TSV),
-        (Format::MetaKv, &META_KV),
-        (Format::MetaBlock, &META_BLOCK),
-        (Format::NasaTsv, &NASA_TSV),
-    ];
-    let headed = headed.into_iter().filter(|(_, form)| form.is_header(first));
-    let mut found: Vec<Format> = headed.map(|(format, _)| format).collect();
+    let presets = PRESETS.iter().filter(|preset| !preset.is_among_others());
+    let shown: Vec<_> = presets.filter(|preset| preset.shows(first)).collect();
+    let mut found: Vec<Format> = shown.iter().map(|preset| preset.format).collect();
+    let mut may_be_csv = shown.iter().any(|preset| preset.may_be_csv(first, sample));
     if first.starts_with(b"{") && memchr::memmem::find(first, b"\"hash_ids\"").is_some() {
         found.push(Format::Mooncake);
-    } else if is_triple(Fields::blanks(first)) {
-        found.push(Format::TimeIdSize);
-    } else if is_triple(Fields::delimited(first, b',')) {
-        // Sizes are thousands of bytes in jedi.
-        found.extend([Format::Jedi, Format::Csv]);
-    } else if numbers::<4>(first).is_some() {
-        found.push(Format::Arc);
-        found.extend((!shows_arc(sample)).then_some(Format::Csv));
-    } else if shows_mqsim(first) {
-        found.push(Format::Mqsim);
-        found.extend((!are_mqsim(sample)).then_some(Format::Csv));
-    } else if shows_twitter(first) {
-        found.push(Format::Twitter);
     }
+    if numbers::<4>(first).is_some() {
+        found.push(Format::Arc);
+        may_be_csv |= !shows_arc(sample);
+    }
+    found.extend(may_be_csv.then_some(Format::Csv));
     found
-}
-
-/// Whether a line is of a format.
-type Shows = fn(&[u8]) -> bool;
-
-/// Formats that a line shows wherever it stands.
-const OF_ANY_LINE: [(Format, Shows); 2] = [(Format::Blkreplay, shows_blkreplay), (Format::Fiu, shows_fiu)];
-
-fn is_triple(mut fields: Fields<'_>) -> bool {
-    let time = fields.next("time").is_some_and(|field| field.time().is_ok());
-    let id = fields
-        .next("id")
-        .is_some_and(|field| parse_integer(field.bytes).is_some());
-    let size = fields
-        .next("size")
-        .is_some_and(|field| parse_u64(field.bytes).is_some());
-    time && id && size && fields.next("rest").is_none()
 }
 
 /// The numbers of a line that has so many and nothing else.
@@ -174,13 +147,25 @@ fn numbers<const COUNT: usize>(line: &[u8]) -> Option<[u64; COUNT]> {
     all.then(|| numbers.map(|number| number.unwrap_or(0)))
 }
 
-/// The lines of so many numbers, but for one that is cut short at the end of the sample.
-fn rows<const COUNT: usize>(sample: &[u8]) -> Vec<[u64; COUNT]> {
-    let whole = match memchr::memrchr(b'\n', sample) {
+/// The lines of a sample, but for one that is cut short at its end.
+fn whole_lines(sample: &[u8]) -> impl Iterator<Item = &[u8]> {
+    lines(match memchr::memrchr(b'\n', sample) {
         Some(end) if sample.len() == SAMPLE_BYTES => &sample[..end],
         _ => sample,
-    };
-    lines(whole).filter_map(numbers).collect()
+    })
+}
+
+/// The lines of so many numbers.
+fn rows<const COUNT: usize>(sample: &[u8]) -> Vec<[u64; COUNT]> {
+    whole_lines(sample).filter_map(numbers).collect()
+}
+
+/// Whether all lines are disk requests of whole sectors: sizes of objects seldom are.
+pub(crate) fn are_whole_sectors(preset: &Preset, sample: &[u8]) -> bool {
+    let mut rows = Rows::of(preset, Some(512));
+    let mut lines = whole_lines(sample).filter(|line| !line.iter().all(is_blank));
+    lines.all(|line| rows.line(line, &mut Vec::new()).is_ok())
+        && rows.disk_requests().is_some_and(|disk| disk.unaligned == 0)
 }
 
 /// Whether lines of four numbers are those of arc, not of `time id size` with something else: the third is no size, as it is 0, or the first no
@@ -196,7 +181,7 @@ fn shows_arc(sample: &[u8]) -> bool {
 
 /// Whether lines of five numbers are those of mqsim, not of `time id size` with two others: many lines, few devices, a length that is not 0, and
 /// sectors that cannot be sizes. Some of them are large, and in nine of ten lines another than the device's last: objects change their sizes seldom.
-fn are_mqsim(sample: &[u8]) -> bool {
+pub(crate) fn are_mqsim(sample: &[u8]) -> bool {
     let rows = rows::<5>(sample);
     let fits = |[_, device, _, sectors, op]: &[u64; 5]| {
         *device < MQSIM_DEVICES && (1..=MQSIM_SECTORS).contains(sectors) && *op <= 1
@@ -297,6 +282,15 @@ mod tests {
                 "delimiter=space",
             ),
             (kv_and_block, ["meta-kv", "meta-block"], ""),
+            // Five numbers, and sizes that no disk has.
+            ("1,2,3,1,4\n", ["tencent-block", "csv"], "time=1,id=2,size=3`"),
+            (
+                "7,R,100,4096,9\n",
+                ["alibaba-block", "csv"],
+                "time=1,id=2,size=3`",
+            ),
+            ("7,h,0,Read,512,700,9\n", ["msr", "csv"], "time=1,id=2,size=3`"),
+            ("7.5,0.1,W,0,512,700\n", ["systor", "csv"], "time=1,id=2,size=3`"),
             (
                 &format!("0.5 ; 3 ; 4 ; W ; 0 ; 0\n{fiu}"),
                 ["blkreplay", "fiu"],

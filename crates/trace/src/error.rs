@@ -119,6 +119,17 @@ pub enum TraceError {
         /// Its format, or the kind of generator.
         format: &'static str,
     },
+    /// Pages were asked for of a trace without disk requests.
+    #[error("{name}: --page-size is for disk requests (formats {list}), not for {format}", list = Format::disk_list())]
+    NoPages {
+        /// The trace.
+        name: String,
+        /// Its format, or the kind of generator.
+        format: &'static str,
+    },
+    /// A page cannot have this size.
+    #[error("pages have a power of two of bytes from 512 to 1 GiB, not {0}")]
+    PageSize(u64),
     /// No key has this name.
     #[error("`{0}`: no such key (object, fingerprint)")]
     UnknownKey(String),

@@ -22,39 +22,6 @@ pub(crate) struct Field<'a> {
     pub(crate) at: usize,
 }
 
-/// The names of columns that a header has.
-pub(crate) struct Header<'a>(Vec<&'a [u8]>);
-
-impl<'a> Header<'a> {
-    /// Those of a line.
-    pub(crate) fn of(line: &'a [u8], delimiter: u8) -> Self {
-        Self(line.split(|&byte| byte == delimiter).collect())
-    }
-
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Where a column is, from 0.
-    pub(crate) fn column(&self, name: &str) -> Option<usize> {
-        self.0.iter().position(|found| *found == name.as_bytes())
-    }
-
-    /// Where a column is that must be there.
-    pub(crate) fn required(&self, name: &str) -> Result<usize, Fault> {
-        self.column(name).ok_or_else(|| Fault {
-            at: 0,
-            what: format!("the header has no column `{name}`"),
-        })
-    }
-
-    /// Whether all of these are columns.
-    pub(crate) fn has_all<'n>(&self, names: impl IntoIterator<Item = &'n &'n str>) -> bool {
-        names.into_iter().all(|name| self.column(name).is_some())
-    }
-}
-
 impl Field<'_> {
     /// The field as an unsigned number.
     pub(crate) fn unsigned(self) -> Result<u64, Fault> {
@@ -150,11 +117,14 @@ pub(crate) fn parse_integer(bytes: &[u8]) -> Option<u64> {
 
 /// How the fields of a line are told apart.
 #[derive(Debug, Clone, Copy)]
-enum Separator {
+pub(crate) enum Separator {
     /// Any number of spaces and tabs, also at the ends of the line.
     Blanks,
     /// Exactly this byte.
     Byte(u8),
+    /// This byte; a field may stand in double quotes and then hold the byte, but no line end. Blanks around a field are taken off. `""` inside
+    /// quotes is kept as it is, which changes no number and no key's identity.
+    Quoted(u8),
 }
 
 /// The fields of a line, from left to right.
@@ -166,60 +136,82 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Fields separated by spaces and tabs.
-    pub(crate) fn blanks(line: &'a [u8]) -> Self {
+    /// Fields told apart in this way.
+    pub(crate) fn new(line: &'a [u8], separator: Separator) -> Self {
         Fields {
             line,
             at: 0,
-            separator: Separator::Blanks,
+            separator,
         }
     }
 
-    /// Fields separated by `byte`.
-    pub(crate) fn delimited(line: &'a [u8], byte: u8) -> Self {
-        Fields {
-            line,
-            at: 0,
-            separator: Separator::Byte(byte),
-        }
+    /// Fields separated by spaces and tabs.
+    pub(crate) fn blanks(line: &'a [u8]) -> Self {
+        Self::new(line, Separator::Blanks)
+    }
+
+    /// The next field, or `None` at the end of the line, and where its quotes do not end.
+    pub(crate) fn next(&mut self, name: &'static str) -> Option<Field<'a>> {
+        self.try_next(name).ok().flatten()
     }
 
     /// The next field, or `None` at the end of the line.
-    pub(crate) fn next(&mut self, name: &'static str) -> Option<Field<'a>> {
-        match self.separator {
+    pub(crate) fn try_next(&mut self, name: &'static str) -> Result<Option<Field<'a>>, Fault> {
+        // One past the end of the line means that the last field has been given out.
+        let Some(rest) = self.line.get(self.at..) else {
+            return Ok(None);
+        };
+        let (start, end, used) = match self.separator {
             Separator::Blanks => {
-                let rest = self.line.get(self.at..)?;
-                let start = self.at + rest.iter().position(|byte| !is_blank(byte))?;
-                let rest = &self.line[start..];
-                let len = rest.iter().position(is_blank).unwrap_or(rest.len());
-                self.at = start + len;
-                Some(Field {
-                    name,
-                    bytes: &rest[..len],
-                    at: start,
-                })
+                let Some(start) = rest.iter().position(|byte| !is_blank(byte)) else {
+                    return Ok(None);
+                };
+                let len = rest[start..].iter().position(is_blank);
+                let end = len.map_or(rest.len(), |len| start + len);
+                (start, end, end)
             }
             Separator::Byte(byte) => {
-                // One past the end of the line means that the last field has been given out.
-                let rest = self.line.get(self.at..)?;
-                let len = memchr::memchr(byte, rest).unwrap_or(rest.len());
-                let field = Field {
-                    name,
-                    bytes: &rest[..len],
-                    at: self.at,
-                };
-                self.at += len + 1;
-                Some(field)
+                let end = memchr::memchr(byte, rest).unwrap_or(rest.len());
+                (0, end, end + 1)
             }
-        }
+            Separator::Quoted(byte) => quoted(rest, self.at, byte)?,
+        };
+        let field = Field {
+            name,
+            bytes: &rest[start..end],
+            at: self.at + start,
+        };
+        self.at += used;
+        Ok(Some(field))
     }
 
     /// The next field, which must be there.
     pub(crate) fn required(&mut self, name: &'static str) -> Result<Field<'a>, Fault> {
-        self.next(name).ok_or_else(|| Fault {
+        self.try_next(name)?.ok_or_else(|| self.ended(name))
+    }
+
+    /// The line has no field of this name.
+    pub(crate) fn ended(&self, name: &str) -> Fault {
+        Fault {
             at: self.line.len(),
             what: format!("the line ends before the {name}"),
-        })
+        }
+    }
+
+    /// How many fields there are still.
+    pub(crate) fn left(&self) -> usize {
+        let mut fields = self.clone();
+        std::iter::from_fn(|| fields.next("field")).count()
+    }
+
+    /// A field that was the next, together with `more` behind it and what separates them.
+    pub(crate) fn widen(&mut self, field: Field<'a>, more: usize) -> Field<'a> {
+        let last = (0..more)
+            .map_while(|_| self.next("field"))
+            .last()
+            .unwrap_or(field);
+        let bytes = &self.line[field.at..last.at + last.bytes.len()];
+        Field { bytes, ..field }
     }
 
     /// All fields, if there are as many as these names.
@@ -231,7 +223,7 @@ impl<'a> Fields<'a> {
 
     /// Checks that nothing is left.
     pub(crate) fn finish(mut self) -> Result<(), Fault> {
-        match self.next("rest") {
+        match self.try_next("rest")? {
             None => Ok(()),
             Some(field) => Err(Fault {
                 at: field.at,
@@ -241,6 +233,48 @@ impl<'a> Fields<'a> {
                 ),
             }),
         }
+    }
+}
+
+/// Where the first field of `rest` begins and ends, whatever is around it taken off, and how far its delimiter reaches. `rest` begins at byte `at`.
+fn quoted(rest: &[u8], at: usize, delimiter: u8) -> Result<(usize, usize, usize), Fault> {
+    let is_content = |byte: &u8| !is_blank(byte) || delimiter == b' ' || *byte == delimiter;
+    let lead = rest.iter().position(is_content).unwrap_or(rest.len());
+    if rest.get(lead) != Some(&b'"') {
+        let used = memchr::memchr(delimiter, rest).unwrap_or(rest.len());
+        let start = lead.min(used);
+        let field = &rest[start..used];
+        let len = match delimiter {
+            b' ' => field.len(),
+            _ => field.trim_ascii_end().len(),
+        };
+        return Ok((start, start + len, used + 1));
+    }
+    let end = closing_quote(rest, lead + 1).ok_or_else(|| Fault {
+        at: at + lead,
+        what: "a quoted field does not end on its line".into(),
+    })?;
+    let after = &rest[end + 1..];
+    let blanks = after.iter().position(is_content).unwrap_or(after.len());
+    let used = end + 1 + blanks;
+    if after.get(blanks).is_some_and(|&byte| byte != delimiter) {
+        return Err(Fault {
+            at: at + used,
+            what: "expected a delimiter after a quoted field".into(),
+        });
+    }
+    Ok((lead + 1, end, used + 1))
+}
+
+/// The position of the quote that ends a quoted field whose content begins at `start`.
+fn closing_quote(rest: &[u8], start: usize) -> Option<usize> {
+    let mut at = start;
+    loop {
+        let quote = at + memchr::memchr(b'"', rest.get(at..)?)?;
+        if rest.get(quote + 1) != Some(&b'"') {
+            return Some(quote);
+        }
+        at = quote + 2;
     }
 }
 
@@ -333,7 +367,7 @@ mod tests {
         assert_eq!(blanks.next("x").map(|f| (f.bytes, f.at)), Some((&b"a"[..], 2)));
         assert_eq!(blanks.next("x").map(|f| (f.bytes, f.at)), Some((&b"b"[..], 6)));
         assert!(blanks.next("x").is_none());
-        let mut commas = Fields::delimited(b"a,,b,", b',');
+        let mut commas = Fields::new(b"a,,b,", Separator::Byte(b','));
         let all: Vec<_> = std::iter::from_fn(|| commas.next("x"))
             .map(|f| (f.bytes, f.at))
             .collect();

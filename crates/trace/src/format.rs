@@ -4,86 +4,93 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::TraceError;
+use crate::formats::{Preset, preset};
 
-/// A trace format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Format {
-    /// `oracle-general`: libCacheSim's binary records of 24 bytes, little-endian u32 time, u64 id, u32 size, i64 next.
-    OracleGeneral,
-    /// `csv`: delimited text with columns as described by [`Columns`](crate::Columns).
-    Csv,
-    /// `time-id-size`: text, `time id size` separated by blanks; sizes in bytes.
-    TimeIdSize,
-    /// `wiki-tsv`: Wikimedia's tab-separated text, `relative_unix hashed_host_path_query response_size time_firstbyte`,
-    /// with or without the header; a header may name further columns.
-    WikiTsv,
-    /// `jedi`: text, `time,id,size` separated by commas, sizes in units of 1000 bytes.
-    Jedi,
-    /// `mooncake`: JSON lines with `timestamp` and `hash_ids`; one request for each hash id.
-    Mooncake,
-    /// `keys-be-u32`: big-endian 32-bit keys, sign-extended.
-    KeysBeU32,
-    /// `keys-be-i64`: big-endian 64-bit keys.
-    KeysBeI64,
-    /// `keys-le-u32`: little-endian 32-bit keys, sign-extended.
-    KeysLeU32,
-    /// `arc`: text, `first_block number_of_blocks ignored sequence`; one request for each block.
-    Arc,
-    /// `meta-kv`: Meta's kvcache CSV with a header naming at least `key`, `op` and `size`; one request for each record
-    /// whatever its `op_count`.
-    MetaKv,
-    /// `meta-block`: Meta's block storage CSV with a header naming at least `block_id`, `op_name` and `io_size`; one request for
-    /// each record.
-    MetaBlock,
-    /// `twitter`: CSV, `time,key,key size,value size,client,operation,ttl`.
-    Twitter,
-    /// `nasa-tsv`: tab-separated HTTP log, `host logname time method url response bytes`, with or without the header.
-    NasaTsv,
-    /// `vscsi`: binary disk requests of 32 bytes, version 1; one request for each page of 4 KiB, as in all that follow.
-    Vscsi,
-    /// `blkreplay`: text, `start ; sector ; length ; op ; replay_delay ; replay_duration` among comments.
-    Blkreplay,
-    /// `mqsim`: text, `time device sector sectors type`.
-    Mqsim,
-    /// `fiu`: text, `time pid process sector length op major minor MD5`, among remains of an archive.
-    Fiu,
+/// The enum of formats, and their names.
+macro_rules! formats {
+    ($($(#[$doc:meta])* $format:ident = $name:literal,)*) => {
+        /// A trace format.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Format {
+            $($(#[$doc])* $format,)*
+        }
+
+        /// The names on the command line, in the order of the enum.
+        const NAMES: &[&str] = &[$($name,)*];
+
+        impl Format {
+            /// Every format, in the order in which messages list them.
+            pub const ALL: [Format; NAMES.len()] = [$(Format::$format,)*];
+        }
+    };
 }
 
-/// Every format with its name on the command line, in the order of the enum.
-const NAMES: [(Format, &str); 18] = [
-    (Format::OracleGeneral, "oracle-general"),
-    (Format::Csv, "csv"),
-    (Format::TimeIdSize, "time-id-size"),
-    (Format::WikiTsv, "wiki-tsv"),
-    (Format::Jedi, "jedi"),
-    (Format::Mooncake, "mooncake"),
-    (Format::KeysBeU32, "keys-be-u32"),
-    (Format::KeysBeI64, "keys-be-i64"),
-    (Format::KeysLeU32, "keys-le-u32"),
-    (Format::Arc, "arc"),
-    (Format::MetaKv, "meta-kv"),
-    (Format::MetaBlock, "meta-block"),
-    (Format::Twitter, "twitter"),
-    (Format::NasaTsv, "nasa-tsv"),
-    (Format::Vscsi, "vscsi"),
-    (Format::Blkreplay, "blkreplay"),
-    (Format::Mqsim, "mqsim"),
-    (Format::Fiu, "fiu"),
-];
+formats! {
+    /// `oracle-general`: libCacheSim's binary records of 24 bytes, little-endian u32 time, u64 id, u32 size, i64 next.
+    OracleGeneral = "oracle-general",
+    /// `csv`: delimited text with columns as described by [`Columns`](crate::Columns).
+    Csv = "csv",
+    /// `time-id-size`: text, `time id size` separated by blanks; sizes in bytes.
+    TimeIdSize = "time-id-size",
+    /// `wiki-tsv`: Wikimedia's tab-separated text, `relative_unix hashed_host_path_query response_size time_firstbyte`,
+    /// with or without the header; a header may name further columns.
+    WikiTsv = "wiki-tsv",
+    /// `jedi`: text, `time,id,size` separated by commas, sizes in units of 1000 bytes.
+    Jedi = "jedi",
+    /// `mooncake`: JSON lines with `timestamp` and `hash_ids`; one request for each hash id.
+    Mooncake = "mooncake",
+    /// `keys-be-u32`: big-endian 32-bit keys, sign-extended.
+    KeysBeU32 = "keys-be-u32",
+    /// `keys-be-i64`: big-endian 64-bit keys.
+    KeysBeI64 = "keys-be-i64",
+    /// `keys-le-u32`: little-endian 32-bit keys, sign-extended.
+    KeysLeU32 = "keys-le-u32",
+    /// `arc`: text, `first_block number_of_blocks ignored sequence`; one request for each block.
+    Arc = "arc",
+    /// `meta-kv`: Meta's kvcache CSV with a header naming at least `key`, `op` and `size`; one request for each record
+    /// whatever its `op_count`.
+    MetaKv = "meta-kv",
+    /// `meta-block`: Meta's block storage CSV with a header naming at least `block_id`, `op_name` and `io_size`; one request for
+    /// each record.
+    MetaBlock = "meta-block",
+    /// `twitter`: CSV, `time,key,key size,value size,client,operation,ttl`.
+    Twitter = "twitter",
+    /// `nasa-tsv`: tab-separated HTTP log, `host logname time method url response bytes`, with or without the header.
+    NasaTsv = "nasa-tsv",
+    /// `vscsi`: binary disk requests of 32 bytes, version 1; one request for each page of 4 KiB, as in all that follow.
+    Vscsi = "vscsi",
+    /// `blkreplay`: text, `start ; sector ; length ; op ; replay_delay ; replay_duration` among comments.
+    Blkreplay = "blkreplay",
+    /// `mqsim`: text, `time device sector sectors type`.
+    Mqsim = "mqsim",
+    /// `fiu`: text, `time pid process sector length op major minor MD5`, among remains of an archive.
+    Fiu = "fiu",
+    /// `ids`: text, one id a line: a number, or any text. Nothing else is known.
+    Ids = "ids",
+    /// `msr`: MSR Cambridge, `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`, times of 100 ns. One request for each record, as
+    /// in the next three, unless pages are asked for ([`TraceKey::Pages`]).
+    Msr = "msr",
+    /// `alibaba-block`: Alibaba's block storage, `device_id,opcode,offset,length,timestamp`, times in microseconds.
+    AlibabaBlock = "alibaba-block",
+    /// `tencent-block`: Tencent's block storage, `Timestamp,Offset,Size,IOType,VolumeID`, offset and size in sectors of 512 bytes.
+    TencentBlock = "tencent-block",
+    /// `systor`: SYSTOR '17, `Timestamp,Response,IOType,LUN,Offset,Size`; records without an IOType are none.
+    Systor = "systor",
+    /// `tencent-photo`: QQPhoto, `time id format specification size hit terminal duration` separated by blanks. The key is id, format and
+    /// specification; records of another format than 0 (jpg) or 5 (webp) are none.
+    TencentPhoto = "tencent-photo",
+    /// `meta-cdn`: Meta's CDN, CSV with a header naming at least `timestamp`, `cacheKey` and `objectSize`.
+    MetaCdn = "meta-cdn",
+    /// `wiki-upload`: Wikimedia's images, tab-separated, `relative_unix hashed_path_query image_type response_size time_firstbyte`, with or
+    /// without the header.
+    WikiUpload = "wiki-upload",
+    /// `ibm-cos`: IBM Cloud Object Storage, `time request id [size [from to]]` separated by blanks, times in milliseconds. The size is that of
+    /// the object; requests other than REST.GET, PUT and DELETE.OBJECT are none.
+    IbmCos = "ibm-cos",
+}
 
 impl Format {
-    /// Every format, in the order in which messages list them.
-    pub const ALL: [Format; NAMES.len()] = {
-        let mut all = [Format::OracleGeneral; NAMES.len()];
-        let mut at = 0;
-        while at < all.len() {
-            all[at] = NAMES[at].0;
-            at += 1;
-        }
-        all
-    };
-
     /// Formats that can be written.
     pub(crate) const WRITABLE: [Format; 4] = [
         Format::OracleGeneral,
@@ -94,7 +101,7 @@ impl Format {
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
-        NAMES[self as usize].1
+        NAMES[self as usize]
     }
 
     /// Units of time in a second, where times are not in seconds but in a known part of it.
@@ -102,14 +109,27 @@ impl Format {
         match self {
             Format::Mooncake => 1_000,
             Format::Vscsi => 1_000_000,
-            Format::Mqsim | Format::Fiu => 1_000_000_000,
-            _ => 1,
+            Format::Fiu => 1_000_000_000,
+            _ => preset(self).map_or(1, |preset| preset.ticks),
         }
     }
 
     /// The names of all formats, separated by commas.
     pub fn list() -> String {
         Format::ALL.map(Format::name).join(", ")
+    }
+
+    /// Whether its records are disk requests, with an address and a length.
+    pub(crate) fn has_disk_requests(self) -> bool {
+        matches!(self, Format::Vscsi | Format::Fiu) || preset(self).is_some_and(Preset::has_disk_requests)
+    }
+
+    /// The names of the formats that have disk requests.
+    pub(crate) fn disk_list() -> String {
+        let formats = Format::ALL
+            .into_iter()
+            .filter(|format| format.has_disk_requests());
+        formats.map(Format::name).collect::<Vec<_>>().join(", ")
     }
 
     /// The names of the formats that can be written.
@@ -153,6 +173,9 @@ pub enum TraceKey {
     Object,
     /// `fingerprint`: the hash of the content, in format fiu.
     Fingerprint,
+    /// Each page of so many bytes, a power of two from 512 to 2^30, that a disk request touches. Formats that are always split into
+    /// pages have pages of 4 KiB as objects.
+    Pages(u64),
 }
 
 impl FromStr for TraceKey {

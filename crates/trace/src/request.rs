@@ -117,6 +117,8 @@ pub struct Records {
 /// Disk requests before they are split into pages. There is one for each record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskRequests {
+    /// Bytes of a page.
+    pub page_bytes: u64,
     /// Requests that write.
     pub writes: u64,
     /// Bytes of all requests.

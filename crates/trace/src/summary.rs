@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::error::TraceError;
-use crate::formats::PAGE_BYTES;
 use crate::request::{BATCH_REQUESTS, Op, Progress, Request};
 use crate::trace::Trace;
 
@@ -180,7 +179,7 @@ impl Summary {
             footprint_bytes: in_bytes(footprint),
             accesses_without_size: has_sizes.then_some(records.without_size),
             objects_without_size: has_sizes.then_some(count - known.len() as u64),
-            page_bytes: records.disk.map(|_| PAGE_BYTES),
+            page_bytes: records.disk.map(|disk| disk.page_bytes),
             bytes_requested: in_bytes(bytes_requested),
             bytes_recorded: in_bytes(bytes_recorded),
             one_hit_share: share(one_hit, count),

@@ -9,10 +9,7 @@ use crate::columns::Columns;
 use crate::detect::{SAMPLE_BYTES, detect, headed_columns};
 use crate::error::TraceError;
 use crate::format::{Format, TraceKey};
-use crate::formats::{
-    Arc, Blkreplay, Csv, Fiu, Headed, Jedi, META_BLOCK, META_KV, Mooncake, Mqsim, NASA_TSV, TimeIdSize,
-    Twitter, VscsiReader, WIKI_TSV,
-};
+use crate::formats::{Arc, Fiu, Mooncake, PAGE_BYTES, Preset, Rows, VscsiReader, preset};
 use crate::generator::Generator;
 use crate::input::Input;
 use crate::next_sizes::NextSizes;
@@ -20,6 +17,9 @@ use crate::records::{Keys, OracleGeneral, Place, RecordReader};
 use crate::request::RequestReader;
 use crate::text::TextReader;
 use crate::window::Window;
+
+/// Bytes that a page may have.
+const PAGES_BYTES: std::ops::RangeInclusive<u64> = 512..=1 << 30;
 
 /// How a file is to be read.
 #[derive(Debug, Clone, Default)]
@@ -127,6 +127,7 @@ impl Trace {
         match self.key {
             TraceKey::Object => Ok(()),
             TraceKey::Fingerprint => Err(no_fingerprints(&self.name, format)),
+            TraceKey::Pages(_) => Err(no_pages(&self.name, format)),
         }
     }
 
@@ -185,35 +186,34 @@ impl Trace {
         if key == TraceKey::Fingerprint && format != Format::Fiu {
             return Err(no_fingerprints(name, format.name()));
         }
-        let reader: Box<dyn RequestReader> = match format {
-            Format::OracleGeneral => Box::new(RecordReader::<OracleGeneral>::new(window, place)),
-            Format::KeysBeU32 => Box::new(RecordReader::<Keys<4, true>>::new(window, place)),
-            Format::KeysBeI64 => Box::new(RecordReader::<Keys<8, true>>::new(window, place)),
-            Format::KeysLeU32 => Box::new(RecordReader::<Keys<4, false>>::new(window, place)),
-            Format::TimeIdSize => Box::new(TextReader::new(window, place, TimeIdSize)),
-            Format::WikiTsv => Box::new(TextReader::new(window, place, Headed::new(&WIKI_TSV))),
-            Format::Jedi => Box::new(TextReader::new(window, place, Jedi)),
-            Format::Mooncake => Box::new(TextReader::new(window, place, Mooncake::default())),
-            Format::Arc => Box::new(TextReader::new(window, place, Arc::default())),
-            Format::MetaKv => Box::new(TextReader::new(window, place, Headed::new(&META_KV))),
-            Format::MetaBlock => Box::new(TextReader::new(window, place, Headed::new(&META_BLOCK))),
-            Format::Twitter => Box::new(TextReader::new(window, place, Twitter)),
-            Format::NasaTsv => Box::new(TextReader::new(window, place, Headed::new(&NASA_TSV))),
-            Format::Vscsi => Box::new(VscsiReader::new(window, place)),
-            Format::Blkreplay => Box::new(TextReader::new(window, place, Blkreplay::default())),
-            Format::Mqsim => Box::new(TextReader::new(window, place, Mqsim::default())),
-            Format::Fiu => Box::new(TextReader::new(window, place, Fiu::new(key))),
-            Format::Csv => match columns {
-                Some(columns) => Box::new(TextReader::new(window, place, Csv::new(columns))),
+        let page_bytes = match key {
+            TraceKey::Pages(bytes) if !bytes.is_power_of_two() || !PAGES_BYTES.contains(&bytes) => {
+                return Err(TraceError::PageSize(bytes));
+            }
+            TraceKey::Pages(_) if !format.has_disk_requests() => return Err(no_pages(name, format.name())),
+            TraceKey::Pages(bytes) => Some(bytes),
+            _ => None,
+        };
+        let of_disk = page_bytes.unwrap_or(PAGE_BYTES);
+        let preset = preset(format);
+        let reader: Box<dyn RequestReader> = match (format, preset) {
+            (_, Some(preset)) => Box::new(TextReader::new(window, place, Rows::of(preset, page_bytes))),
+            (Format::OracleGeneral, _) => Box::new(RecordReader::<OracleGeneral>::new(window, place)),
+            (Format::KeysBeU32, _) => Box::new(RecordReader::<Keys<4, true>>::new(window, place)),
+            (Format::KeysBeI64, _) => Box::new(RecordReader::<Keys<8, true>>::new(window, place)),
+            (Format::KeysLeU32, _) => Box::new(RecordReader::<Keys<4, false>>::new(window, place)),
+            (Format::Mooncake, _) => Box::new(TextReader::new(window, place, Mooncake::default())),
+            (Format::Arc, _) => Box::new(TextReader::new(window, place, Arc::default())),
+            (Format::Vscsi, _) => Box::new(VscsiReader::new(window, place, of_disk)),
+            (Format::Fiu, _) => Box::new(TextReader::new(window, place, Fiu::new(key, of_disk))),
+            _ => match columns {
+                Some(columns) => Box::new(TextReader::new(window, place, Rows::csv(&columns))),
                 None => {
                     return Err(TraceError::NoColumns(name.to_owned()));
                 }
             },
         };
-        let may_lack_sizes = matches!(
-            format,
-            Format::Csv | Format::MetaKv | Format::MetaBlock | Format::Twitter | Format::NasaTsv
-        );
+        let may_lack_sizes = format == Format::Csv || preset.is_some_and(Preset::may_lack_sizes);
         Ok(match may_lack_sizes && reader.has_sizes() {
             true => Box::new(NextSizes::new(reader)),
             false => reader,
@@ -223,6 +223,13 @@ impl Trace {
 
 fn no_fingerprints(name: &str, format: &'static str) -> TraceError {
     TraceError::NoFingerprints {
+        name: name.to_owned(),
+        format,
+    }
+}
+
+fn no_pages(name: &str, format: &'static str) -> TraceError {
+    TraceError::NoPages {
         name: name.to_owned(),
         format,
     }

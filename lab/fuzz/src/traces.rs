@@ -30,7 +30,7 @@ pub(crate) fn run(data: &[u8]) {
         .filter(|format| *format != Format::Csv)
         .collect();
     let mut options = TraceOptions::default();
-    let what = what % (plain.len() + COLUMNS.len() + 3);
+    let what = what % (plain.len() + COLUMNS.len() + 4);
     match what.checked_sub(plain.len()) {
         None => options.format = Some(plain[what]),
         Some(0) => {}
@@ -47,7 +47,8 @@ pub(crate) fn run(data: &[u8]) {
             from.u8();
             options.columns = Some(columns);
         }
-        Some(csv) => options.columns = Some(COLUMNS[csv - 3].parse().expect("columns")),
+        Some(3) => (options.format, key) = (Some(Format::Msr), TraceKey::Pages(512)),
+        Some(csv) => options.columns = Some(COLUMNS[csv - 4].parse().expect("columns")),
     }
     let bytes = from.0;
     let whole = read(Trickle::new(bytes, usize::MAX), bytes.len(), &options, key);
@@ -204,7 +205,7 @@ fn check(read: &ReadBack, bytes: &[u8]) {
     if let Some(disk) = records.disk {
         assert!(disk.writes.max(disk.unaligned) <= records.count && disk.bytes_written <= disk.bytes);
         // Every record takes the pages that it touches.
-        assert!(requests.len() as u64 <= disk.bytes / 4096 + 2 * records.count);
+        assert!(requests.len() as u64 <= disk.bytes / disk.page_bytes + 2 * records.count);
     } else if !is_compressed(bytes) && format != Format::Arc {
         // Every record, and every request, takes a byte at least.
         let len = bytes.len();
@@ -289,12 +290,7 @@ fn as_kept(request: Request, to: Format, from: &str) -> Option<Request> {
             ..request
         });
     }
-    let ticks = match from {
-        "mooncake" => 1_000,
-        "vscsi" => 1_000_000,
-        "mqsim" | "fiu" => 1_000_000_000,
-        _ => 1,
-    };
+    let ticks = from.parse::<Format>().expect("a name").ticks_per_second();
     let (time, size) = match to {
         Format::OracleGeneral => (request.time / ticks, Some(request.size.unwrap_or(77))),
         Format::KeysBeI64 => (0, None),

@@ -166,6 +166,30 @@ fn a_converted_trace_replays_as_the_original() {
 }
 
 #[test]
+fn disk_requests_are_objects_or_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    let blocks =
+        "3,R,8192,4096,1577808000000100\n3,W,12288,8192,1577808000000200\n7,R,8192,4096,1577808000000300\n";
+    std::fs::write(folder.path().join("blocks"), blocks).unwrap();
+    for (flags, page_bytes, objects, footprint) in [
+        ("", serde_json::Value::Null, 3, 16384),
+        (" --page-size 4KiB", 4096.into(), 4, 16384),
+        (" --page-size 8KiB", 8192.into(), 3, 24576),
+    ] {
+        let found = json(folder.path(), &format!("trace info blocks --json{flags}"));
+        assert_eq!(found["format"], "alibaba-block");
+        assert_eq!(
+            (&found["page_bytes"], &found["objects"], &found["footprint_bytes"]),
+            (&page_bytes, &objects.into(), &footprint.into()),
+            "{flags}"
+        );
+    }
+    let (status, errors) = refused(folder.path(), "trace info blocks --page-size 5000");
+    assert_eq!(status, Some(2), "{errors}");
+    assert!(errors.contains("512 to 1 GiB, not 5000"), "{errors}");
+}
+
+#[test]
 fn bad_usage_ends_with_2_and_damage_with_1() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("t"), "1 5 100\n2 6\n").unwrap();
@@ -188,6 +212,16 @@ fn bad_usage_ends_with_2_and_damage_with_1() {
             "trace info zipf:keys=9,theta=1,requests=9 --key fingerprint",
             2,
             &["zipf"],
+        ),
+        (
+            "trace info t --page-size 4KiB",
+            2,
+            &["--page-size is for disk requests", "msr", "time-id-size"],
+        ),
+        (
+            "trace info t --page-size 4KiB --key object",
+            2,
+            &["cannot be used with"],
         ),
         ("trace info nowhere", 1, &["cannot open nowhere"]),
         ("trace info t", 1, &["record 2", "before the size"]),

@@ -1,6 +1,6 @@
 //! `fiu`: disk requests with a hash of their content, as in the I/O deduplication traces of FIU.
 
-use super::pages::{Extent, PAGE_SECTORS, Pages, read_or_write};
+use super::pages::{Device, Extent, Pages, SECTOR_BYTES};
 use crate::fields::{Fault, Field, Fields, parse_u64};
 use crate::format::TraceKey;
 use crate::request::{DiskRequests, Op, Request};
@@ -18,15 +18,26 @@ const DIGEST_LEN: usize = 32;
 /// whose key is the first 64 bits of the MD5. Several MD5s are one content: the XXH3-64 of their digits, those of a page or of all.
 pub(crate) struct Fiu {
     key: TraceKey,
+    page_sectors: u64,
     pages: Pages,
 }
 
 impl Fiu {
-    pub(crate) fn new(key: TraceKey) -> Self {
+    pub(crate) fn new(key: TraceKey, page_bytes: u64) -> Self {
         Fiu {
             key,
-            pages: Pages::default(),
+            page_sectors: page_bytes / SECTOR_BYTES,
+            pages: Pages::new(page_bytes),
         }
+    }
+}
+
+/// The operation of a field that is `R` or `W`.
+fn read_or_write(field: Field<'_>) -> Option<Op> {
+    match field.bytes {
+        b"R" => Some(Op::Get),
+        b"W" => Some(Op::Set),
+        _ => None,
     }
 }
 
@@ -94,14 +105,14 @@ impl<'a> Digests<'a> {
         }
     }
 
-    /// The contents of the pages of a request that begins at `sector`, as far as they are known.
-    fn pages(&self, sector: u64) -> Vec<u64> {
+    /// The contents of the pages, of so many sectors, of a request that begins at `sector`, as far as they are known.
+    fn pages(&self, sector: u64, page_sectors: u64) -> Vec<u64> {
         let Self::Each(digits) = self else {
             return vec![self.whole()];
         };
-        let sectors_of_first = (PAGE_SECTORS - sector % PAGE_SECTORS) as usize;
+        let sectors_of_first = (page_sectors - sector % page_sectors) as usize;
         let (first, others) = digits.split_at((sectors_of_first * DIGEST_LEN).min(digits.len()));
-        let others = others.chunks(PAGE_SECTORS as usize * DIGEST_LEN);
+        let others = others.chunks(page_sectors as usize * DIGEST_LEN);
         std::iter::once(first)
             .chain(others)
             .map(XxHash3_64::oneshot)
@@ -123,7 +134,7 @@ impl LineParser for Fiu {
     }
 
     fn disk_requests(&self) -> Option<DiskRequests> {
-        (self.key == TraceKey::Object).then(|| self.pages.counts())
+        (self.key != TraceKey::Fingerprint).then(|| self.pages.counts())
     }
 
     fn line(&mut self, line: &[u8], out: &mut Vec<Request>) -> Result<(), Fault> {
@@ -136,6 +147,7 @@ impl LineParser for Fiu {
             device: Some(major),
             sector,
             sectors,
+            unit: SECTOR_BYTES,
         };
         let digests = Digests::of(hash, sectors.unsigned()?)?;
         if self.key == TraceKey::Fingerprint {
@@ -152,8 +164,8 @@ impl LineParser for Fiu {
         }
         let device =
             below(major, 1 << 12, "a number below 4096")? << 8 | below(minor, 1 << 8, "a number below 256")?;
-        let contents = digests.pages(sector.unsigned()?);
-        extent.split(&mut self.pages, time, op, Some(device), &contents)
+        let contents = digests.pages(sector.unsigned()?, self.page_sectors);
+        extent.split(&mut self.pages, time, op, Device::Number(device), &contents)
     }
 
     fn resume(&mut self, out: &mut Vec<Request>) {

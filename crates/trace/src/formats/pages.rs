@@ -4,25 +4,34 @@ use crate::fields::{Fault, Field};
 use crate::request::{BATCH_REQUESTS, DiskRequests, Op, Request};
 use pumice_world::mix64;
 
-/// Bytes of a page.
+/// Bytes of a page where no other size is asked for.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// Bytes of a sector, in which addresses are given.
-const SECTOR_BYTES: u64 = 512;
-/// Sectors of a page.
-pub(super) const PAGE_SECTORS: u64 = PAGE_BYTES / SECTOR_BYTES;
+/// Bytes of a sector, in which addresses are given in most formats.
+pub(crate) const SECTOR_BYTES: u64 = 512;
 /// Most bytes of one record, which is what 32 bits can say; a record with more is damaged.
 const MAX_BYTES: u64 = 4 << 30;
 /// Bits of a key that hold the page, in formats with several devices; those above hold the device.
 const PAGE_BITS: u32 = 44;
+
+/// What a disk request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// The format has one.
+    None,
+    Number(u64),
+    /// The hash of its name.
+    Name(u64),
+}
 
 /// One disk request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DiskRequest<'a> {
     pub(crate) time: u64,
     pub(crate) op: Op,
-    /// The device, in formats with several.
-    pub(crate) device: Option<u64>,
+    pub(crate) device: Device,
     pub(crate) sector: u64,
+    /// Bytes of a sector.
+    pub(crate) unit: u64,
     pub(crate) bytes: u64,
     /// What its pages hold, in order, in formats that say so. Pages beyond the last that is named hold a mix of the first and their number.
     pub(crate) contents: &'a [u64],
@@ -41,16 +50,19 @@ impl Misfit {
     pub(crate) fn expected(self) -> &'static str {
         match self {
             Misfit::Device => "a device below 1048576",
-            Misfit::Sector => "a sector whose address is below 2^64 bytes (2^56 with several devices)",
+            Misfit::Sector => {
+                "a sector whose address is below 2^64 bytes (page below 2^44 with several devices)"
+            }
             Misfit::Length => "a length of at most 4 GiB that ends within the address range",
         }
     }
 }
 
-/// Splits disk requests into pages, in ascending order. The key of a page is its number, with the device above it in
-/// formats with several. A request of length 0 touches no page.
-#[derive(Debug, Default)]
+/// Splits disk requests into pages, in ascending order. The key of a page is its number, with the device above it in formats
+/// with several; or, where devices have names, counted from the hash of its device's. A request of length 0 touches no page.
+#[derive(Debug)]
 pub(crate) struct Pages {
+    page_bytes: u64,
     time: u64,
     op: Option<Op>,
     next_key: u64,
@@ -62,31 +74,50 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
+    /// Pages of so many bytes, a power of two.
+    pub(crate) fn new(page_bytes: u64) -> Self {
+        Self {
+            page_bytes,
+            time: 0,
+            op: None,
+            next_key: 0,
+            pages_left: 0,
+            contents: Vec::new(),
+            pages_done: 0,
+            counts: DiskRequests {
+                page_bytes,
+                ..DiskRequests::default()
+            },
+        }
+    }
+
     /// Takes a disk request, whose pages then come from [`resume`](Pages::resume).
     pub(crate) fn split(&mut self, request: DiskRequest<'_>) -> Result<(), Misfit> {
         let DiskRequest { sector, bytes, .. } = request;
-        let start = sector.checked_mul(SECTOR_BYTES).ok_or(Misfit::Sector)?;
+        let page_bytes = self.page_bytes;
+        let start = sector.checked_mul(request.unit).ok_or(Misfit::Sector)?;
         let end = start
             .checked_add(bytes)
             .filter(|_| bytes <= MAX_BYTES)
             .ok_or(Misfit::Length)?;
-        let first_page = start / PAGE_BYTES;
+        let first_page = start / page_bytes;
         let pages = if bytes == 0 {
             0
         } else {
-            (end - 1) / PAGE_BYTES - first_page + 1
+            (end - 1) / page_bytes - first_page + 1
         };
         let base = match request.device {
-            None => 0,
-            Some(device) if device >> (u64::BITS - PAGE_BITS) != 0 => return Err(Misfit::Device),
-            Some(_) if first_page >> PAGE_BITS != 0 => return Err(Misfit::Sector),
+            Device::None => 0,
+            Device::Number(device) if device >> (u64::BITS - PAGE_BITS) != 0 => return Err(Misfit::Device),
+            Device::Number(_) if first_page >> PAGE_BITS != 0 => return Err(Misfit::Sector),
             // The last page has no key, so that the key behind a request's last is one too.
-            Some(_) if first_page + pages >= 1 << PAGE_BITS => return Err(Misfit::Length),
-            Some(device) => device << PAGE_BITS,
+            Device::Number(_) if first_page + pages >= 1 << PAGE_BITS => return Err(Misfit::Length),
+            Device::Number(device) => device << PAGE_BITS,
+            Device::Name(hash) => hash,
         };
         self.time = request.time;
         self.op = Some(request.op);
-        self.next_key = base + first_page;
+        self.next_key = base.wrapping_add(first_page);
         self.pages_left = pages;
         self.pages_done = 0;
         self.contents.clear();
@@ -97,7 +128,7 @@ impl Pages {
             counts.writes += 1;
             counts.bytes_written = counts.bytes_written.saturating_add(bytes);
         }
-        if !start.is_multiple_of(PAGE_BYTES) || !end.is_multiple_of(PAGE_BYTES) {
+        if !start.is_multiple_of(page_bytes) || !end.is_multiple_of(page_bytes) {
             counts.unaligned += 1;
         }
         Ok(())
@@ -108,11 +139,11 @@ impl Pages {
         let count = self
             .pages_left
             .min(BATCH_REQUESTS.saturating_sub(out.len()) as u64);
-        let (time, op) = (self.time, self.op.unwrap_or(Op::Get));
+        let (time, op, page_bytes) = (self.time, self.op.unwrap_or(Op::Get), self.page_bytes);
         let (key, done, contents) = (self.next_key, self.pages_done, &self.contents);
         out.extend((0..count).map(|page| Request {
-            key: key + page,
-            size: Some(PAGE_BYTES),
+            key: key.wrapping_add(page),
+            size: Some(page_bytes),
             time,
             op,
             content: contents.first().map(|first| {
@@ -122,7 +153,7 @@ impl Pages {
             }),
             ..Request::BLANK
         }));
-        self.next_key += count;
+        self.next_key = self.next_key.wrapping_add(count);
         self.pages_done += count;
         self.pages_left -= count;
     }
@@ -132,48 +163,47 @@ impl Pages {
     }
 }
 
-/// The operation of a field that is `R` or `W`.
-pub(super) fn read_or_write(field: Field<'_>) -> Option<Op> {
-    match field.bytes {
-        b"R" => Some(Op::Get),
-        b"W" => Some(Op::Set),
-        _ => None,
-    }
-}
-
-/// A disk request in a line of text: the fields of its sector and its length, which is in sectors.
+/// A disk request in a line of text: the fields of its address and its length, which are in units of so many bytes.
 pub(crate) struct Extent<'a> {
     pub(crate) device: Option<Field<'a>>,
     pub(crate) sector: Field<'a>,
     pub(crate) sectors: Field<'a>,
+    pub(crate) unit: u64,
 }
 
 impl Extent<'_> {
     /// The length in bytes.
     pub(crate) fn bytes(&self) -> Result<u64, Fault> {
-        let bytes = self.sectors.unsigned()?.checked_mul(SECTOR_BYTES);
+        let bytes = self.sectors.unsigned()?.checked_mul(self.unit);
         bytes.ok_or_else(|| self.sectors.fault(Misfit::Length.expected()))
     }
 
-    /// Splits the request into `pages`; what cannot be is a fault of its field. `device` stands for the device's field where
-    /// that is not its number, `contents` for what its pages hold.
+    /// The key of the request where it is not split: of its device and address.
+    pub(crate) fn key(&self, device: Device) -> Result<u64, Fault> {
+        let device = match device {
+            Device::None => 0,
+            Device::Number(device) | Device::Name(device) => mix64(device),
+        };
+        let start = self.sector.unsigned()?.checked_mul(self.unit);
+        let start = start.ok_or_else(|| self.sector.fault(Misfit::Sector.expected()))?;
+        Ok(mix64(device.wrapping_add(mix64(start))))
+    }
+
+    /// Splits the request into `pages`; what cannot be is a fault of its field. `contents`: what its pages hold.
     pub(crate) fn split(
         &self,
         pages: &mut Pages,
         time: u64,
         op: Op,
-        device: Option<u64>,
+        device: Device,
         contents: &[u64],
     ) -> Result<(), Fault> {
-        let device = match (device, self.device) {
-            (None, Some(field)) => Some(field.unsigned()?),
-            (device, _) => device,
-        };
         let request = DiskRequest {
             time,
             op,
             device,
             sector: self.sector.unsigned()?,
+            unit: self.unit,
             bytes: self.bytes()?,
             contents,
         };
@@ -193,12 +223,13 @@ mod tests {
     use super::*;
 
     fn split(device: Option<u64>, sector: u64, bytes: u64) -> Result<Vec<u64>, Misfit> {
-        let mut pages = Pages::default();
+        let mut pages = Pages::new(PAGE_BYTES);
         let request = DiskRequest {
             time: 3,
             op: Op::Set,
-            device,
+            device: device.map_or(Device::None, Device::Number),
             sector,
+            unit: SECTOR_BYTES,
             bytes,
             contents: &[],
         };
@@ -242,7 +273,7 @@ mod tests {
 
     #[test]
     fn requests_are_counted_before_they_are_split() {
-        let mut pages = Pages::default();
+        let mut pages = Pages::new(PAGE_BYTES);
         for (op, sector, bytes) in [
             (Op::Get, 0, 4096),
             (Op::Set, 8, 8192),
@@ -252,14 +283,16 @@ mod tests {
             let request = DiskRequest {
                 time: 0,
                 op,
-                device: None,
+                device: Device::None,
                 sector,
+                unit: SECTOR_BYTES,
                 bytes,
                 contents: &[],
             };
             pages.split(request).unwrap();
         }
         let expected = DiskRequests {
+            page_bytes: PAGE_BYTES,
             writes: 2,
             bytes: 4096 + 8192 + 4096 + 512,
             bytes_written: 8192 + 4096,

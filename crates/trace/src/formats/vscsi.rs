@@ -1,6 +1,6 @@
 //! `vscsi`: disk requests of virtual machines as VMware's vscsiStats records them, version 1.
 
-use super::pages::{DiskRequest, Pages};
+use super::pages::{Device, DiskRequest, Pages, SECTOR_BYTES};
 use crate::error::TraceError;
 use crate::records::{Place, bytes_at};
 use crate::request::{BATCH_REQUESTS, Op, Progress, Records, Request, RequestReader, next_batch};
@@ -37,19 +37,20 @@ fn decode(record: &[u8]) -> Result<DiskRequest<'static>, (u64, String)> {
     Ok(DiskRequest {
         time: u64::from_le_bytes(bytes_at(record, 24)),
         op,
-        device: None,
+        device: Device::None,
         sector: u64::from_le_bytes(bytes_at(record, 16)),
+        unit: SECTOR_BYTES,
         bytes: u64::from(u32::from_le_bytes(bytes_at(record, 4))),
         contents: &[],
     })
 }
 
 impl VscsiReader {
-    pub(crate) fn new(window: Window, place: Place) -> Self {
+    pub(crate) fn new(window: Window, place: Place, page_bytes: u64) -> Self {
         VscsiReader {
             window,
             place,
-            pages: Pages::default(),
+            pages: Pages::new(page_bytes),
             ended: false,
         }
     }
