@@ -1,6 +1,8 @@
 //! `pumice replay`: what a cache would have done with a recorded workload.
 
 mod chunks;
+mod grid;
+mod plot;
 mod summary;
 
 use crate::serve::config::{self, ServeConfig};
@@ -19,7 +21,7 @@ use pumice_device::Profile;
 use pumice_flash::{LayoutName, LayoutOptions};
 use pumice_sim::{
     AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
-    ReplayRules, SimError, Timed, Warmup, replay_exact, replay_flash,
+    ReplayRules, Report, SimError, Timed, Warmup, replay_exact, replay_flash,
 };
 use pumice_trace::{OBJECT_BYTES, SizeDistribution, TraceError, bytes};
 use serde::Serialize;
@@ -29,8 +31,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use summary::summary;
 
-/// Flags of `replay`.
-#[derive(Args, Debug)]
+/// Flags of `replay`. `--layout`, `--policy`, `--flash-size`, `--dram` and `--flash-admit` may be lists with commas.
+#[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
     #[command(flatten)]
     source: Source,
@@ -43,7 +45,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// exact: the policy on an exact queue, the yardstick; the others: the engine that serves [default: ripq]
+    /// exact: the policy on an exact queue, the yardstick; the others: the engine that serves [default: ripq]. Of this flag, --policy,
+    /// --flash-size, --dram and --flash-admit a list, as 1%,5%,10%, makes a replay of each combination, and a table
     #[arg(long, value_name = "exact|fifo|clock|sipq|ripq")]
     layout: Option<String>,
 
@@ -63,8 +66,8 @@ pub struct ReplayArgs {
 
     /// Size of the flash tier: 4GiB, 10% of the trace's footprint, or a plain number (of objects where `exact` has a
     /// trace without sizes) [default: 10%, or with --config as `serve`]
-    #[arg(long, value_name = "SIZE|N%")]
-    flash_size: Option<CacheSize>,
+    #[arg(long, value_name = "SIZE|N%", value_delimiter = ',')]
+    flash_size: Vec<CacheSize>,
 
     /// With --layout exact: larger objects are refused even if there is room, as the flash layouts refuse those above half of
     /// their blocks
@@ -174,9 +177,21 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FRACTION", default_value = "0")]
     warmup: Warmup,
 
-    /// Print one JSON object
+    /// Print one JSON object; of lists an array of them
     #[arg(long)]
     json: bool,
+
+    /// Print a row of csv for each replay, under the names of the columns
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+
+    /// Write a picture (SVG) of the object hit ratio by size to a file, a curve for each combination of the other lists
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    /// Replays of lists that run at a time, each with the memory of its own size
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: u16,
 }
 
 /// Replays a trace and prints the report.
@@ -187,18 +202,52 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     if let Some(cache) = args.chunks.chunk_cache {
         return chunks::run(args, cache);
     }
+    match &grid::cells(args)[..] {
+        [cell] if !args.csv && args.plot.is_none() => run_one(cell),
+        cells => grid::run(args, cells),
+    }
+}
+
+/// Says that a flag changes nothing, and why.
+fn note((flag, why): (&'static str, &'static str)) {
+    // Nobody can be told where stderr is gone.
+    let _ = writeln!(std::io::stderr(), "pumice: note: {flag} has no effect {why}");
+}
+
+fn run_one(args: &ReplayArgs) -> anyhow::Result<()> {
+    check_built(args)?;
+    without_effect(args).into_iter().for_each(note);
+    let bar = Bar::new("replaying");
+    let report = report(args, &mut |done| bar.show(done));
+    bar.clear();
+    let report = report?;
+    let missed = 1.0 - report.object_hit_ratio.unwrap_or(1.0);
+    args.source
+        .doubt(report.requests, (missed * report.requests as f64) as u64);
+    if let Some(path) = &args.timeline {
+        write_timeline(path, &report.timeline).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let text = if args.json {
+        serde_json::to_string_pretty(&Printed::of(&report)).context("cannot write the report")?
+    } else {
+        summary(&report)
+    };
+    // A reader that is gone does not want the report.
+    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    Ok(())
+}
+
+/// The report of one replay, of flags without lists.
+fn report(args: &ReplayArgs, progress: &mut dyn FnMut(ReplayProgress)) -> anyhow::Result<Report> {
     check_built(args)?;
     let is_exact = args.layout() == "exact";
     let (served, flash_size) = if args.is_served() && !is_exact {
         let (served, size) = as_served(args)?;
         (Some(served), size)
     } else {
-        (None, args.flash_size.clone().map_or_else(|| "10%".parse(), Ok)?)
+        let size = args.flash_size.first().cloned();
+        (None, size.map_or_else(|| "10%".parse(), Ok)?)
     };
-    for (flag, why) in without_effect(args) {
-        // Nobody can be told where stderr is gone.
-        let _ = writeln!(std::io::stderr(), "pumice: note: {flag} has no effect {why}");
-    }
     let trace = args.source.trace()?;
     let rules = ReplayRules {
         ops: args.ops,
@@ -206,8 +255,6 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         ignores_sizes: args.ignore_sizes,
         warmup: args.warmup,
     };
-    let bar = Bar::new("replaying");
-    let mut progress = |done| bar.show(done);
     let result = if is_exact {
         let options = ExactOptions {
             policy: args.policy.clone().unwrap_or_else(|| "slru-3".into()),
@@ -215,7 +262,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
             object_bytes_max: args.max_object_size,
             rules,
         };
-        replay_exact(&trace, &options, &mut progress)
+        replay_exact(&trace, &options, progress)
     } else {
         let unserved = Layers::collect(admission_flags(args), None)?;
         let options = FlashOptions {
@@ -244,26 +291,12 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
             },
             rules,
         };
-        replay_flash(&trace, &options, &mut progress)
+        replay_flash(&trace, &options, progress)
     };
-    bar.clear();
     let mut report = result.map_err(sim_error)?;
-    let missed = 1.0 - report.object_hit_ratio.unwrap_or(1.0);
-    args.source
-        .doubt(report.requests, (missed * report.requests as f64) as u64);
-    if let Some(path) = &args.timeline {
-        write_timeline(path, &report.timeline).with_context(|| format!("cannot write {}", path.display()))?;
-    }
     report.settings.object_size_is_assumed =
         report.settings.object_size.is_some() && args.object_size.is_none();
-    let text = if args.json {
-        serde_json::to_string_pretty(&Printed::of(&report)).context("cannot write the report")?
-    } else {
-        summary(&report)
-    };
-    // A reader that is gone does not want the report.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
-    Ok(())
+    Ok(report)
 }
 
 fn write_timeline(path: &std::path::Path, timeline: &[(u64, u64, u64)]) -> std::io::Result<()> {
@@ -342,7 +375,7 @@ fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
     };
     let layers = Layers::collect(settings, args.config.as_deref())?;
     let config = ServeConfig::resolve(&layers, true, &Familiar::default())?;
-    let size = match (&args.flash_size, &args.config) {
+    let size = match (args.flash_size.first(), &args.config) {
         (Some(size), _) => size.clone(),
         (None, None) => "10%".parse::<CacheSize>()?,
         (None, Some(_)) => format!("{}B", size_of_new(&config)?).parse::<CacheSize>()?,

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 /// Flags that say which trace to read, and how.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Source {
     /// A trace file (plain, zstd, gzip or xz), or a generator such as
     /// zipf:keys=1000000,theta=0.9,requests=10000000,seed=42 (zipf, uniform, hotspot, normal, latest, block)

@@ -9,7 +9,7 @@ use pumice_trace::{Human, bytes};
 use std::io::Write;
 
 /// Flags of a replay of chunks.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct ChunkArgs {
     /// Replay a volume's chunks, with their contents (format fiu, or block:…), through a write-through cache: pumice is the store that
     /// serves; austere is AustereCache, the others are CacheDedup's with full indexes, C with compression. Of the other flags --block-size,

@@ -14,6 +14,7 @@ mod inspect;
 mod killed_starts;
 mod performance;
 mod replay_as_served;
+mod replay_lists;
 mod smallest;
 mod throttle;
 mod trace;
