@@ -7,7 +7,6 @@ import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
-from cachelib import write as write_cachelib
 from harness import Failure, machine
 from harness.servers import Memcached, Pumice, fresh_directory
 
@@ -114,17 +113,6 @@ def figures(report, server):
         "memory": server.memory_record(),
         "report": report,
     }
-
-
-def cachelib(config, keys, requests):
-    """The trace of a workload of CacheLib's CacheBench; it is written once (bench/cachelib.py)."""
-    name = os.path.basename(os.path.dirname(config))
-    path = os.path.join(machine.TARGET, "bench", f"cachelib-{name}-{keys}-{requests}.csv")
-    if not os.path.exists(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        write_cachelib(config, path + ".new", keys, requests, seed=1)
-        os.rename(path + ".new", path)
-    return path
 
 
 def replay(trace, *flags, core=None):

@@ -7,7 +7,7 @@ import re
 import cachebench
 from comparison import Comparison, case
 from tools import (
-    FORMATS, ITEM_BYTES, RECORD_BYTES, SHARED, at_once, cachelib, dram_per_object, flash_mib, gets_of_sides, load, points, pumice, replay,
+    FORMATS, ITEM_BYTES, RECORD_BYTES, SHARED, at_once, dram_per_object, flash_mib, gets_of_sides, load, points, pumice, replay,
     thousands,
 )
 

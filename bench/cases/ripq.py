@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 import cachebench
 from comparison import Comparison, case
 from harness import machine
-from tools import SHARED, cachelib, dram_per_object, gib, inprocess, percent, replay, thousands
+from tools import SHARED, dram_per_object, gib, inprocess, percent, replay, thousands
 
 POLICY = ("slru-3", "ripq's policy")
 RECORDED = {

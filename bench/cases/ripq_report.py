@@ -8,7 +8,7 @@ from functools import cache
 import cachebench
 from comparison import Comparison, case
 from harness import Failure, machine
-from tools import SHARED, cachelib, dram_per_object, replay
+from tools import SHARED, dram_per_object, replay
 
 SLRU, GDSF = ["slru-1", "slru-2", "slru-3"], ["gdsf-1", "gdsf-2", "gdsf-3"]
 POLICIES = SLRU + GDSF
