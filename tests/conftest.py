@@ -22,7 +22,7 @@ def pytest_addoption(parser):
 def pytest_sessionstart(session):
     for program in (machine.BINARY, machine.BENCH):
         if not session.config.option.collectonly and not os.access(program, os.X_OK):
-            build = "cargo build --release -p pumice-cli -p pumice-bench"
+            build = "cargo build --release -p pumice-cli -p pumice-bench --features pumice-cli/throttle"
             pytest.exit(f"{program} is missing: {build}, or set PUMICE_BIN and PUMICE_BENCH_BIN", returncode=2)
 
 

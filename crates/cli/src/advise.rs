@@ -6,8 +6,6 @@ mod report;
 
 use crate::lifetime::Rating;
 use crate::replay::{Bar, Printed, of_config};
-use crate::serve::config::ServeConfig;
-use crate::serve::{Familiar, options_of_empty, smallest_dram};
 use crate::settings::{Layers, Settings};
 use crate::times::people;
 use crate::usage::usage;
@@ -21,6 +19,8 @@ use pumice_advise::{
     Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, knees,
     pairs, sizes,
 };
+use pumice_server::Familiar;
+use pumice_server::objects::{ServeConfig, options_of_empty, smallest_dram};
 use pumice_sim::{
     FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules, Report, Timed,
     replay_flash,
@@ -196,8 +196,9 @@ impl Basis<'_> {
             ..Settings::default()
         };
         let layers = Layers::collect(settings, None)?;
-        let config = ServeConfig::resolve(&layers, true, &Familiar::default())?;
-        Ok(ServeConfig { dram, ..config })
+        let mut config = ServeConfig::resolve(&layers, true, &Familiar::default())?;
+        config.host.dram = dram;
+        Ok(config)
     }
 
     /// The same with a rule of what goes to flash.

@@ -5,9 +5,6 @@ mod grid;
 mod plot;
 mod summary;
 
-use crate::serve::config::{self, ServeConfig};
-use crate::serve::flash::size_of_new;
-use crate::serve::{Familiar, TIER1_SHARE, options_of_empty};
 use crate::settings::{Layers, Settings};
 use crate::source::Source;
 use crate::times::time;
@@ -19,6 +16,9 @@ use pumice::{CacheOptions, IndexKind, IndexOptions};
 use pumice_blocks::{GeometryError, OpenError};
 use pumice_device::Profile;
 use pumice_flash::{LayoutName, LayoutOptions};
+use pumice_server::Familiar;
+use pumice_server::objects::flash::size_of_new;
+use pumice_server::objects::{ServeConfig, TIER1_SHARE, config, options_of_empty};
 use pumice_sim::{
     AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
     ReplayRules, Report, SimError, Timed, Warmup, replay_exact, replay_flash,
@@ -323,7 +323,7 @@ impl<'a, R> Printed<'a, R> {
         Self {
             report,
             version: env!("CARGO_PKG_VERSION"),
-            commit: option_env!("COMMIT_OF_PUMICE"),
+            commit: pumice_server::COMMIT,
             command: std::env::args_os()
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect(),

@@ -1,10 +1,10 @@
 //! Settings: what is accepted, printed and read again is the same, from a file and from flags, and within its bounds.
 
 use crate::bytes::Bytes;
-use pumice_cli::fuzzing::{
+use pumice_door_memcached::Listen;
+use pumice_server::fuzzing::{
     Familiar, Human, ServeConfig, Settings, Size, from_file, from_words, resolve, to_file, to_flags,
 };
-use pumice_door_memcached::Listen;
 use std::net::SocketAddr;
 
 /// The first byte says what the text is: a file, flags by lines, words of a command line, or a size.
@@ -140,7 +140,7 @@ fn check_bounds(config: &ServeConfig) {
         assert!(bytes.is_power_of_two() && (64 << 10..=256 << 20).contains(&bytes));
     }
     assert!((1024..=1 << 30).contains(&config.max_item_size));
-    assert!(config.threads >= 1 && config.max_connections >= 1 && !config.memcached.is_empty());
+    assert!(config.host.threads >= 1 && config.max_connections >= 1 && !config.memcached.is_empty());
     let layout = &config.layout;
     assert!((0.015_625..=0.5).contains(&layout.alpha), "{layout:?}");
     assert!((0.0..=1.0).contains(&layout.theta), "{layout:?}");
@@ -161,7 +161,7 @@ fn plain(settings: &Settings, config: &ServeConfig) -> Settings {
         memcached.push("off".to_owned());
     }
     Settings {
-        dram: one(config.dram.to_string()),
+        dram: one(config.host.dram.to_string()),
         flash: one(config.flash.display().to_string()),
         flash_size: config.flash_size.and_then(|size| match size {
             Size::Plain(bytes) => one(bytes.to_string()),
@@ -174,10 +174,11 @@ fn plain(settings: &Settings, config: &ServeConfig) -> Settings {
         memcached: Some(memcached),
         memcached_tls: (!memcached_tls.is_empty()).then_some(memcached_tls),
         admin: one(config
+            .host
             .admin
             .map_or("off".to_owned(), |address| address.to_string())),
-        threads: one(config.threads.to_string()),
-        max_connections: one(config.max_connections.to_string()),
+        threads: one(config.host.threads.to_string()),
+        max_connections: (config.host.max_connections).and_then(|most| one(most.to_string())),
         ..settings.clone()
     }
 }

@@ -2,12 +2,12 @@
 
 use super::device::Overlay;
 use super::{Findings, InspectArgs, head};
-use crate::serve::volumes::{Slow, Source, boot};
 use anyhow::{anyhow, bail};
 use pumice_blocks::open::read_superblock;
 use pumice_blocks::superblock::FORMAT;
 use pumice_chunk::store::{Cached, ChunkStore, DamagedChunk, STORE, Survey};
 use pumice_device::Device;
+use pumice_server::volumes::{Slow, Source, boot};
 use pumice_trace::Human;
 use serde_json::{Value, json};
 use std::io::Write;

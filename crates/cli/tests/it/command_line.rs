@@ -26,11 +26,22 @@ fn refused(line: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
+#[cfg(not(feature = "throttle"))]
+#[test]
+fn a_program_without_throttle_says_how_to_get_one() {
+    let (status, said) = refused("serve --throttle flash=nvme");
+    assert_eq!(status, Some(2));
+    assert!(
+        said.contains("--throttle") && said.contains("cargo build --release --features throttle"),
+        "{said}"
+    );
+}
+
 #[test]
 fn the_version_has_the_commit() {
     let directory = tempfile::tempdir().unwrap();
     // Of a checkout; an archive has none.
-    let commit = option_env!("COMMIT_OF_PUMICE").map_or_else(String::new, |commit| format!(" ({commit})"));
+    let commit = pumice_server::COMMIT.map_or_else(String::new, |commit| format!(" ({commit})"));
     let version = format!("{}{commit}\n", env!("CARGO_PKG_VERSION"));
     for words in [&["--version"][..], &["serve", "-V"]] {
         let output = pumice(directory.path(), words);

@@ -16,6 +16,7 @@ mod performance;
 mod replay_as_served;
 mod replay_lists;
 mod smallest;
+#[cfg(feature = "throttle")]
 mod throttle;
 mod trace;
 mod volumes;

@@ -1,15 +1,16 @@
 //! The performance tier: whether the device that is to hold it may, and what all workers share of it.
 
 use super::config::ServeConfig;
-use super::flash::{Before, NewFile, Target, before, make_file, open_file, size_at};
+use super::flash::Target;
 use super::worker::ServedCache;
+use crate::host::files::{Before, NewFile, before, is_same, make_file, open_file, size_at};
+use crate::throttle::Throttling;
 use crate::usage::{Usage, usage};
 use anyhow::{Context, anyhow};
 use pumice_blocks::Geometry;
-use pumice_device::{DeviceCounters, FileDevice, FileShared, RealTime, SECTOR_BYTES, Throttle};
+use pumice_device::{DeviceCounters, FileDevice, FileShared, RealTime, SECTOR_BYTES};
 use pumice_nhc::{Division, Found, Start, Tier, format};
 use pumice_trace::Human;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub struct Performance {
     /// What each worker's handle on it counts.
     pub counters: Vec<Arc<DeviceCounters>>,
     /// How slow the device is to be.
-    pub throttle: Option<Arc<Throttle>>,
+    pub throttling: Throttling,
     owner: Option<u64>,
     /// Its file, if this start has made that.
     pub new_file: NewFile,
@@ -57,7 +58,7 @@ pub fn look(
     let Some(path) = &config.performance_tier else {
         return Ok(None);
     };
-    let is_new = !target.has_tier || config.reformat;
+    let is_new = !target.has_tier || config.host.reformat;
     let checked = check(config, target, block_bytes, path, is_new);
     leave_out(is_new, path, checked).map(Some)
 }
@@ -167,23 +168,6 @@ fn check(
     })
 }
 
-/// Whether two paths name one file or block device.
-fn is_same(a: &Path, b: &Path) -> bool {
-    match (std::fs::metadata(a), std::fs::metadata(b)) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()) || (a.rdev() != 0 && a.rdev() == b.rdev()),
-        // Of files that are still to be made the directory is there.
-        (Err(_), Err(_)) => {
-            let whole = |path: &Path| {
-                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                let directory = directory.unwrap_or(Path::new("."));
-                Some((directory.canonicalize().ok()?, path.file_name()?.to_owned()))
-            };
-            a == b || whole(a).is_some_and(|a| Some(a) == whole(b))
-        }
-        _ => false,
-    }
-}
-
 impl Wanted {
     /// Opens the device, making the file and reserving its space where that is needed.
     ///
@@ -192,7 +176,7 @@ impl Wanted {
     pub fn open(
         &self,
         config: &ServeConfig,
-        throttle: Option<Arc<Throttle>>,
+        throttling: Throttling,
     ) -> anyhow::Result<OrLeftOut<Performance>> {
         let opened = make_file(&self.path, self.bytes).map_err(anyhow::Error::from);
         let shared = leave_out(self.is_new, &self.path, opened)?;
@@ -205,8 +189,8 @@ impl Wanted {
                 }
             },
             shared,
-            counters: (0..config.threads).map(|_| Arc::default()).collect(),
-            throttle,
+            counters: (0..config.host.threads).map(|_| Arc::default()).collect(),
+            throttling,
             owner: self.owner,
             new_file,
         }))

@@ -3,7 +3,7 @@
 use super::config::path;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
-use pumice_door_memcached::Listen;
+use pumice_net::Listen;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ pub fn addresses(layers: &Layers) -> anyhow::Result<Vec<Listen>> {
 }
 
 /// Permissions of unix sockets, as memcached has them if nothing is said.
-pub(super) fn unix_mode(given: &Given<'_>) -> anyhow::Result<u32> {
+pub(crate) fn unix_mode(given: &Given<'_>) -> anyhow::Result<u32> {
     let Some(text) = given.text()? else {
         return Ok(0o700);
     };
@@ -35,7 +35,7 @@ pub(super) fn unix_mode(given: &Given<'_>) -> anyhow::Result<u32> {
 }
 
 /// What is said of places without TLS.
-pub(super) fn plain(given: &Given<'_>, unix_mode: u32) -> anyhow::Result<Vec<Listen>> {
+pub(crate) fn plain(given: &Given<'_>, unix_mode: u32) -> anyhow::Result<Vec<Listen>> {
     let Some(texts) = given.list() else {
         return Ok(vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 11211)))]);
     };

@@ -1,25 +1,19 @@
 //! The settings of `serve --nbd`, checked.
 
-use super::super::config::{ABSENCE_SECS_MAX, admin, dram, number, objective, secs};
-use super::super::familiar::Familiar;
-use super::super::listen;
+use crate::familiar::Familiar;
+use crate::host::config::{HostConfig, objective};
+use crate::host::listen;
 use crate::lifetime::Rating;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
 use pumice_admit::{BadBudget, BadRule, Rule, WriteBudget};
-use pumice_advise::Endurance;
 use pumice_net::Listen;
 use pumice_nhc::Objective;
 use pumice_remote::{Place, Uri, UriError};
 use pumice_trace::Size;
 use pumice_volume::{Mode, WriteBack};
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-
-/// The longest `--flash-timeout` in seconds, and its default.
-const FLASH_TIMEOUT_SECS_MAX: u32 = 86_400;
-const FLASH_TIMEOUT_SECS: u32 = 30;
 
 /// The longest `--dirty-age`.
 const DIRTY_AGE_SECS_MAX: u32 = 86_400;
@@ -142,30 +136,12 @@ pub struct VolumeConfig {
 /// The settings of a server of volumes.
 #[derive(Debug)]
 pub struct VolumesConfig {
-    /// Budget of the whole process in bytes.
-    pub dram: u64,
+    /// Those of every server.
+    pub host: HostConfig,
     /// Where NBD is served.
     pub nbd: Vec<Listen>,
     /// The volumes, at least one.
     pub volumes: Vec<VolumeConfig>,
-    /// Where admin is served.
-    pub admin: Option<SocketAddr>,
-    /// Seconds without an answer after which a cache device has failed; 0 = never.
-    pub flash_timeout_secs: u32,
-    /// Seconds without a server after which a cache is forgotten.
-    pub max_absence_secs: Option<u32>,
-    /// Worker threads.
-    pub threads: usize,
-    /// The most connections, if given.
-    pub max_connections: Option<usize>,
-    /// Empty the caches first.
-    pub reformat: bool,
-    /// The user to become when started as root.
-    pub user: Option<String>,
-    /// Where to write the process id.
-    pub pid_file: Option<PathBuf>,
-    /// Bytes that the drive of each cache is rated to take, if that was said.
-    pub endurance: Option<Endurance>,
 }
 
 impl VolumesConfig {
@@ -207,27 +183,15 @@ impl VolumesConfig {
             return Err(nbd.wrong("volumes are served nowhere: give unix:PATH or ADDR:PORT, or leave it out"));
         }
         let volumes = volumes(layers)?;
-        let endurance = Rating::of_settings(layers)?;
-        if let Some((_, given)) = &endurance
+        if let Some((_, given)) = Rating::of_settings(layers)?
             && volumes.iter().all(|volume| volume.cache.is_none())
         {
             return Err(given.wrong("no volume has a cache, and so no flash that wears out: leave it out"));
         }
         Ok(Some(Self {
-            dram: dram(&layers.dram(), familiar.memory)?,
+            host: HostConfig::resolve(layers, reformat, familiar)?,
             nbd: listens,
             volumes,
-            admin: admin(&layers.admin())?,
-            max_absence_secs: secs(&layers.max_absence(), ABSENCE_SECS_MAX)?,
-            flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
-                .unwrap_or(FLASH_TIMEOUT_SECS),
-            threads: number(&layers.threads(), 1024)?
-                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
-            max_connections: number(&layers.max_connections(), 1 << 20)?,
-            reformat,
-            user: familiar.user.clone(),
-            pid_file: familiar.pid_file.clone(),
-            endurance: endurance.map(|(endurance, _)| endurance),
         }))
     }
 }
@@ -430,7 +394,7 @@ mod tests {
             ]
         );
         assert_eq!(config.nbd.len(), 2);
-        assert_eq!(config.max_connections, None);
+        assert_eq!(config.host.max_connections, None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Divides the DRAM budget among volumes, and plans their caches.
 
 use super::config::{Source, VolumeConfig, VolumesConfig};
+use crate::service::Share;
 use crate::usage::usage;
 use pumice_admit::Rule;
 use pumice_blocks::Geometry;
@@ -51,12 +52,28 @@ pub struct CachePlan {
 /// The division of the DRAM budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
+    /// Memory of the program, its threads, and what remote volumes keep, in bytes.
+    pub program_bytes: u64,
     /// Memory of all connections, in bytes.
     pub door_bytes: u64,
     /// The most connections.
     pub max_connections: usize,
     /// The caches, in the order of the volumes; none in pass-through.
     pub caches: Vec<Option<CachePlan>>,
+}
+
+impl Plan {
+    /// What asks for DRAM, and for how much.
+    pub fn shares(&self) -> Vec<Share> {
+        let sum = |bytes: fn(&CachePlan) -> u64| self.caches.iter().flatten().map(bytes).sum();
+        vec![
+            Share::new("the program", self.program_bytes),
+            Share::new("connections", self.door_bytes),
+            Share::new("indexes and block buffers", sum(CachePlan::fixed_bytes)),
+            Share::new("chunks", sum(|cache| cache.dram_bytes)),
+            Share::new("read-ahead", sum(|cache| cache.read_ahead_bytes)),
+        ]
+    }
 }
 
 /// Input for the plan of a cache.
@@ -141,7 +158,7 @@ struct TooMuch {
 /// # Errors
 /// A usage error that names the needs, and a budget that suffices.
 pub fn divide(config: &VolumesConfig, wanted: &[Option<Wanted>]) -> anyhow::Result<Plan> {
-    let too_much = match divide_into(config.dram, config, wanted)? {
+    let too_much = match divide_into(config.host.dram, config, wanted)? {
         Ok(plan) => {
             check_budgets(config, &plan)?;
             return Ok(plan);
@@ -149,14 +166,14 @@ pub fn divide(config: &VolumesConfig, wanted: &[Option<Wanted>]) -> anyhow::Resu
         Err(too_much) => too_much,
     };
     // More DRAM may mean smaller chunks and a larger index, so a sufficient budget is found by trial.
-    let mut least = config.dram.max(BASE_BYTES).next_multiple_of(1 << 20);
+    let mut least = config.host.dram.max(BASE_BYTES).next_multiple_of(1 << 20);
     while divide_into(least, config, wanted)?.is_err() {
         least = (least + least / 16).next_multiple_of(1 << 20);
     }
     Err(usage(format!(
         "--dram {:#} is too little: the program needs {}, connections {}, indexes and block buffers {}; give it {}MiB, larger chunks \
          (--chunk-size), or smaller caches",
-        Human(config.dram),
+        Human(config.host.dram),
         Human(too_much.others),
         Human(too_much.door),
         Human(too_much.caches),
@@ -182,7 +199,7 @@ fn divide_into(
         .iter()
         .filter(|volume| matches!(volume.backing, Source::Uri(_)));
     let kept = remotes.count() as u64 * 2 * pumice_remote::KEPT_BYTES as u64;
-    let others = BASE_BYTES + config.threads as u64 * THREAD_BYTES + kept;
+    let others = BASE_BYTES + config.host.threads as u64 * THREAD_BYTES + kept;
     let indexes: u64 = caches.iter().flatten().map(CachePlan::fixed_bytes).sum();
     let Some(left) = dram.checked_sub(others + door + indexes) else {
         return Ok(Err(TooMuch {
@@ -198,8 +215,9 @@ fn divide_into(
     }
     let connections = usize::try_from(door / CONNECTION_BYTES).unwrap_or(usize::MAX);
     Ok(Ok(Plan {
+        program_bytes: others,
         door_bytes: door,
-        max_connections: config.max_connections.unwrap_or(connections.max(1)),
+        max_connections: config.host.max_connections.unwrap_or(connections.max(1)),
         caches,
     }))
 }
@@ -227,6 +245,9 @@ fn unfit(volume: &VolumeConfig, error: &str) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Familiar;
+    use crate::host::HostConfig;
+    use crate::settings::{Layers, Settings};
 
     fn config(dram: u64) -> VolumesConfig {
         let volume = VolumeConfig {
@@ -244,19 +265,16 @@ mod tests {
             write_budget: None,
             objective: None,
         };
+        let threads = Settings {
+            threads: Some(vec!["2".to_owned()]),
+            ..Settings::default()
+        };
+        let layers = Layers::collect(threads, None).unwrap();
+        let host = HostConfig::resolve(&layers, false, &Familiar::default()).unwrap();
         VolumesConfig {
-            dram,
+            host: HostConfig { dram, ..host },
             nbd: Vec::new(),
             volumes: vec![volume.clone(), volume],
-            admin: None,
-            flash_timeout_secs: 0,
-            max_absence_secs: None,
-            threads: 2,
-            max_connections: None,
-            reformat: false,
-            user: None,
-            pid_file: None,
-            endurance: None,
         }
     }
 

@@ -1,24 +1,17 @@
-//! What a server says about itself in its log.
+//! What a server of objects says about itself in its log.
 
 use super::config::ServeConfig;
 use super::flash::Target;
 use super::memory::Division;
 use super::performance::Performance;
-use super::worker::Closed;
+use crate::VERSION;
+use crate::host::line;
 use crate::lifetime::Pace;
-use pumice::{IndexKind, MemoryPlan, Recovered};
+use pumice::{IndexKind, LeftBehind, MemoryPlan, Recovered};
 use pumice_device::FileShared;
-use pumice_door_memcached::{Door, Listen};
 use pumice_flash::{LayoutOptions, slot_bits};
 use pumice_trace::Human;
-use std::fmt;
-use std::net::SocketAddr;
 use std::time::Duration;
-
-/// Logs a line.
-pub fn line(text: fmt::Arguments<'_>) {
-    tracing::info!("{text}");
-}
 
 /// What is known before the cache is opened.
 pub fn start(
@@ -29,7 +22,7 @@ pub fn start(
     performance: Option<&Performance>,
 ) {
     let plan = &division.plan;
-    line(format_args!("pumice {}", env!("VERSION_OF_PUMICE")));
+    line(format_args!("pumice {VERSION}"));
     line(format_args!(
         "dram: {} = {} for items and index + {} for {} block buffers + {} for connections + {} for the program",
         Human(plan.total),
@@ -145,24 +138,6 @@ pub fn recovered(recovered: &Recovered, took: Duration) {
     }
 }
 
-/// Where it serves.
-pub fn ready(config: &ServeConfig, door: &Door, admin: Option<SocketAddr>) {
-    let plain = door.local_addrs().iter();
-    let mut places: Vec<String> = plain.map(|address| format!("memcached on {address}")).collect();
-    for listen in &config.memcached {
-        if let Listen::Unix { path, .. } = listen {
-            places.push(format!("memcached on unix:{}", path.display()));
-        }
-    }
-    for address in door.tls_addrs() {
-        places.push(format!("memcached with TLS on {address}"));
-    }
-    if let Some(admin) = admin {
-        places.push(format!("admin on {admin}"));
-    }
-    line(format_args!("ready: {}", places.join(", ")));
-}
-
 /// What the flash device had to take, once there is a pace.
 pub fn lifetime(pace: &Pace) {
     if let Some(text) = pace.line() {
@@ -170,12 +145,8 @@ pub fn lifetime(pace: &Pace) {
     }
 }
 
-/// How it ended; `None`: before there was a cache to close.
-pub fn stopped(closed: Option<&Closed>) {
-    let Some(Closed { left, took }) = closed else {
-        line(format_args!("stopped: before the start had ended"));
-        return;
-    };
+/// What a stop could not keep.
+pub fn left_behind(left: &LeftBehind) {
     if left.sum() > 0 {
         let why = [
             (
@@ -209,8 +180,4 @@ pub fn stopped(closed: Option<&Closed>) {
             why.join("; ")
         ));
     }
-    line(format_args!(
-        "stopped: cache closed in {:.3} s",
-        took.as_secs_f64()
-    ));
 }

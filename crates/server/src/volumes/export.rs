@@ -1,21 +1,22 @@
 //! A volume as an export of the NBD door.
 
 use super::backing::Slow;
+use crate::throttle::{Paced, PacedBacking};
 use bytes::Bytes;
-use pumice_device::{CountingDevice, FileDevice, ThrottledDevice};
+use pumice_device::{CountingDevice, FileDevice};
 use pumice_door_nbd::{Export, ExportError, Extent, Shape};
 use pumice_net::Seldom;
-use pumice_volume::{Mode, ThrottledBacking, Volume, VolumeError};
+use pumice_volume::{Mode, Volume, VolumeError};
 use std::io::ErrorKind;
 
 // A volume holds no more beside the bytes of a request than the door counts.
 const _: () = assert!(pumice_volume::SPAN_BYTES <= pumice_door_nbd::SPAN_BYTES);
 
 /// A worker's handle on a cache device.
-pub type CacheDevice = CountingDevice<ThrottledDevice<FileDevice>>;
+pub type CacheDevice = CountingDevice<Paced<FileDevice>>;
 
 /// A worker's handle on a volume, with its own handles on both devices.
-pub type ServedVolume = Volume<CacheDevice, ThrottledBacking<Slow>>;
+pub type ServedVolume = Volume<CacheDevice, PacedBacking<Slow>>;
 
 /// A volume as the door sees it.
 pub struct Served {

@@ -1,72 +1,45 @@
 //! The figures of a server of volumes, for the admin door.
 
-use super::super::figures::{connections_group, latency, process, server_group, split_group};
-use super::worker::{Common, Opened, Prepared};
+use super::Volumes;
+use super::worker::{Opened, Prepared};
+use crate::host::figures::{connections_group, latency, split_group};
 use crate::lifetime::Pace;
-use pumice_advise::Endurance;
+use crate::objects::sum;
 use pumice_blocks::BlockCounts;
 use pumice_chunk::store::{ChunkCounts, ChunkStore};
 use pumice_device::{AlignedBuf, DeviceCounts};
-use pumice_door_admin::{BooksFault, Figures, Group, Latency, Source};
-use pumice_door_nbd::{Counts as DoorCounts, DoorStats, Operation};
+use pumice_door_admin::{BooksFault, Figures, Group, Latency};
+use pumice_door_nbd::{Counts as DoorCounts, Operation};
 use pumice_remote::{Remote, RemoteCounts};
 use pumice_volume::VolumeCounts;
 use pumice_world::{Figure, Kind};
-use std::sync::Arc;
-use std::time::Instant;
+use std::cmp::Ordering;
 
 /// The room of how reads are split.
 const SPLIT: &str = "volume_split";
 /// The room of what enters the cache.
 const ADMISSION: &str = "volume_admission";
 
-/// The admin door's source of figures.
-pub struct VolumesFigures {
-    common: Arc<Common>,
-    door: Arc<DoorStats>,
-    dram_budget: u64,
-    endurance: Option<Endurance>,
-    started: Instant,
-}
-
-impl VolumesFigures {
-    /// Figures of a server that starts now.
-    pub fn new(common: Arc<Common>, dram_budget: u64, endurance: Option<Endurance>) -> Self {
-        Self {
-            door: common.door.stats(),
-            common,
-            dram_budget,
-            endurance,
-            started: Instant::now(),
-        }
-    }
-
-    fn opened(&self) -> Option<Arc<[Opened]>> {
-        self.common.course.served()
-    }
-
+impl Volumes {
     fn latency(&self) -> Vec<Latency> {
-        let volumes = self.common.volumes.iter().enumerate();
+        let volumes = self.volumes.iter().enumerate();
         let measured = volumes.flat_map(|(number, prepared)| {
             Operation::ALL.map(|operation| Latency {
                 volume: Some(prepared.name.clone()),
-                ..latency(operation.name(), &self.door.latency(number, operation))
+                ..latency(operation.name(), &self.door.stats().latency(number, operation))
             })
         });
         measured.collect()
     }
 
     fn volume(&self, number: usize, prepared: &Prepared, opened: &Opened) -> (String, Vec<Group>) {
-        let mut device = DeviceCounts::default();
-        for counters in &prepared.counters {
-            device += counters.snapshot();
-        }
+        let device = sum(&prepared.counters);
         let shared = &opened.shared;
         let mut groups = volume_groups(
-            self.door.counts(number),
+            self.door.stats().counts(number),
             shared.counts(),
             shared.dram_bytes() as u64,
-            shared.dirty(self.common.clock.now_secs()),
+            shared.dirty(self.clock.now_secs()),
             shared.movable_share(),
             shared.store().map(Cached::of),
             device,
@@ -85,6 +58,82 @@ impl VolumesFigures {
             groups.push(split_group(SPLIT, split.status(), &split.counts()));
         }
         (prepared.name.clone(), groups)
+    }
+
+    fn limitation(&self, opened: &[Opened]) -> Option<String> {
+        let mut remotes =
+            (self.volumes.iter()).filter_map(|prepared| Some((&prepared.name, prepared.backing.remote()?)));
+        if let Some((name, remote)) = remotes.find(|(_, remote)| remote.is_away()) {
+            return Some(format!(
+                "volume {name}: there is no connection to {}",
+                remote.uri()
+            ));
+        }
+        let dirty = |opened: &Opened| opened.shared.dirty(self.clock.now_secs()).0;
+        let mut volumes = self.volumes.iter().zip(opened);
+        let failed = volumes.clone().find_map(|(prepared, opened)| {
+            let failure = opened.shared.store()?.failure()?;
+            Some((prepared, opened, failure))
+        });
+        let Some((prepared, opened, failure)) = failed else {
+            return volumes.find_map(|(prepared, opened)| {
+                let why = opened.shared.cleaner_failure()?;
+                Some(format!(
+                    "volume {}: the cleaner failed, and the cache alone has the newest content of {} chunks; {why}",
+                    prepared.name,
+                    dirty(opened)
+                ))
+            });
+        };
+        let serves = match dirty(opened) {
+            0 => "its backing device serves alone".to_owned(),
+            dirty => format!("and has the only copy of {dirty} chunks: changes fail until the next start"),
+        };
+        Some(format!(
+            "the cache device of volume {} was taken out, {serves}; {}",
+            prepared.name, failure.reason
+        ))
+    }
+
+    pub(super) fn all_figures(&self, opened: Option<&[Opened]>) -> Figures {
+        let stats = self.door.stats();
+        let connections = stats.connections();
+        let connections = [connections.current(), connections.total(), connections.rejected()];
+        let volumes = self.volumes.iter().zip(opened.unwrap_or_default());
+        Figures {
+            limitation: opened.and_then(|opened| self.limitation(opened)),
+            latency: self.latency(),
+            groups: vec![connections_group("nbd", connections)],
+            volumes: volumes
+                .enumerate()
+                .map(|(number, (prepared, opened))| self.volume(number, prepared, opened))
+                .collect(),
+            ..Figures::default()
+        }
+    }
+
+    pub(super) fn check_chunks(&self, opened: Option<&[Opened]>) -> Result<(), BooksFault> {
+        let not_open = || BooksFault::NotNow("the volumes are not open yet".to_owned());
+        for (prepared, opened) in self.volumes.iter().zip(opened.ok_or_else(not_open)?) {
+            if opened.shared.store().is_none() {
+                continue;
+            }
+            // A chunk is counted when its request begins, and again by its outcome. Outcomes are read first, so they cannot exceed.
+            let became = opened.shared.counts();
+            let begun = opened.shared.counts();
+            for (what, begun, became) in begun.balance(&became) {
+                let unequal = format!(
+                    "volume {}: {begun} {what} were begun, {became} ended",
+                    prepared.name
+                );
+                match became.cmp(&begun) {
+                    Ordering::Equal => {}
+                    Ordering::Less => return Err(BooksFault::NotNow(unequal)),
+                    Ordering::Greater => return Err(BooksFault::Unbalanced(unequal)),
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -194,114 +243,6 @@ fn volume_groups(
         ]);
     }
     groups
-}
-
-impl Source for VolumesFigures {
-    fn is_ready(&self) -> bool {
-        self.common.course.is_ready()
-    }
-
-    fn limitation(&self) -> Option<String> {
-        let opened = self.opened()?;
-        let mut remotes = (self.common.volumes.iter())
-            .filter_map(|prepared| Some((&prepared.name, prepared.backing.remote()?)));
-        if let Some((name, remote)) = remotes.find(|(_, remote)| remote.is_away()) {
-            return Some(format!(
-                "volume {name}: there is no connection to {}",
-                remote.uri()
-            ));
-        }
-        let failed = self
-            .common
-            .volumes
-            .iter()
-            .zip(&*opened)
-            .find_map(|(prepared, opened)| {
-                let failure = opened.shared.store()?.failure()?;
-                Some((prepared, opened, failure))
-            });
-        let Some((prepared, opened, failure)) = failed else {
-            let mut volumes = self.common.volumes.iter().zip(&*opened);
-            return volumes.find_map(|(prepared, opened)| {
-                let why = opened.shared.cleaner_failure()?;
-                let (dirty, _) = opened.shared.dirty(self.common.clock.now_secs());
-                Some(format!(
-                    "volume {}: the cleaner failed, and the cache alone has the newest content of {dirty} chunks; {why}",
-                    prepared.name
-                ))
-            });
-        };
-        let (dirty, _) = opened.shared.dirty(self.common.clock.now_secs());
-        let serves = match dirty {
-            0 => "its backing device serves alone".to_owned(),
-            _ => format!("and has the only copy of {dirty} chunks: changes fail until the next start"),
-        };
-        Some(format!(
-            "the cache device of volume {} was taken out, {serves}; {}",
-            prepared.name, failure.reason
-        ))
-    }
-
-    fn figures(&self) -> Figures {
-        let connections = self.door.connections();
-        let connections = [connections.current(), connections.total(), connections.rejected()];
-        let opened = self.opened();
-        let volumes = self
-            .common
-            .volumes
-            .iter()
-            .zip(opened.iter().flat_map(|all| all.iter()));
-        Figures {
-            version: env!("CARGO_PKG_VERSION"),
-            commit: option_env!("COMMIT_OF_PUMICE"),
-            ready: self.is_ready(),
-            limitation: self.limitation(),
-            books: Vec::new(),
-            latency: self.latency(),
-            index_rounds: Vec::new(),
-            groups: vec![
-                process(),
-                server_group(
-                    self.started.elapsed(),
-                    self.is_ready(),
-                    self.dram_budget,
-                    self.common.course.workers,
-                ),
-                connections_group("nbd", connections),
-            ],
-            volumes: volumes
-                .enumerate()
-                .map(|(number, (prepared, opened))| self.volume(number, prepared, opened))
-                .collect(),
-        }
-    }
-
-    fn check_books(&self) -> Result<(), BooksFault> {
-        let not_now = |why: &str| BooksFault::NotNow(why.to_owned());
-        let opened = self
-            .opened()
-            .ok_or_else(|| not_now("the volumes are not open yet"))?;
-        for (prepared, opened) in self.common.volumes.iter().zip(&*opened) {
-            if opened.shared.store().is_none() {
-                continue;
-            }
-            // A chunk is counted when its request begins, and again by its outcome. Outcomes are read first, so they cannot exceed.
-            let became = opened.shared.counts();
-            let begun = opened.shared.counts();
-            for (what, begun, became) in begun.balance(&became) {
-                let unequal = format!(
-                    "volume {}: {begun} {what} were begun, {became} ended",
-                    prepared.name
-                );
-                match became.cmp(&begun) {
-                    std::cmp::Ordering::Equal => {}
-                    std::cmp::Ordering::Less => return Err(BooksFault::NotNow(unequal)),
-                    std::cmp::Ordering::Greater => return Err(BooksFault::Unbalanced(unequal)),
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -16,12 +16,17 @@ const GIGABYTE: f64 = 1e9;
 /// What a vendor says of a drive: terabytes written, drive writes a day, or how often each cell can be written; gigabytes of the drive; years
 /// of warranty.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rating {
-    pub(crate) tbw: Option<f64>,
-    pub(crate) dwpd: Option<f64>,
-    pub(crate) cycles: Option<f64>,
-    pub(crate) drive_size: Option<f64>,
-    pub(crate) warranty: Option<f64>,
+pub struct Rating {
+    /// Terabytes (10^12 bytes) written.
+    pub tbw: Option<f64>,
+    /// Drive writes a day, during the warranty.
+    pub dwpd: Option<f64>,
+    /// Times that each cell can be written.
+    pub cycles: Option<f64>,
+    /// Gigabytes (10^9 bytes).
+    pub drive_size: Option<f64>,
+    /// Years.
+    pub warranty: Option<f64>,
 }
 
 impl Rating {
@@ -29,7 +34,7 @@ impl Rating {
     ///
     /// # Errors
     /// Usage.
-    pub(crate) fn endurance(&self) -> anyhow::Result<Option<Endurance>> {
+    pub fn endurance(&self) -> anyhow::Result<Option<Endurance>> {
         let size = self.drive_size.map(|gigabytes| gigabytes * GIGABYTE);
         let endurance = match (self.tbw, self.dwpd, self.cycles, size) {
             (Some(terabytes), ..) => Some(Endurance::of_tbw(terabytes)),
@@ -46,7 +51,7 @@ impl Rating {
     ///
     /// # Errors
     /// Usage, for a setting that makes no sense or says nothing without another.
-    pub(crate) fn of_settings(layers: &Layers) -> anyhow::Result<Option<(Endurance, Given<'_>)>> {
+    pub fn of_settings(layers: &Layers) -> anyhow::Result<Option<(Endurance, Given<'_>)>> {
         let number = |given: &Given<'_>| {
             let number = given.text()?.map(positive).transpose();
             number.map_err(|what| given.wrong(what))
@@ -88,7 +93,10 @@ impl Rating {
 }
 
 /// A number of a flag.
-pub(crate) fn positive(text: &str) -> Result<f64, String> {
+///
+/// # Errors
+/// It is none, or outside 1e-12 to 1e18.
+pub fn positive(text: &str) -> Result<f64, String> {
     let number = text
         .parse()
         .ok()
@@ -97,7 +105,7 @@ pub(crate) fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// What a server has sent to its flash device, and what a day and a life of that pace are.
-pub(crate) struct Pace {
+pub struct Pace {
     uptime: Duration,
     host_bytes: u64,
     /// Bytes of a day, and years, as far as they can be said.
@@ -107,7 +115,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// The pace of a server that has run for `uptime`.
-    pub(crate) fn of(uptime: Duration, device: &DeviceCounts, endurance: Option<Endurance>) -> Self {
+    pub fn of(uptime: Duration, device: &DeviceCounts, endurance: Option<Endurance>) -> Self {
         let host_bytes = device.written_bytes + device.log_bytes;
         let day_bytes = (uptime >= PACE).then(|| host_bytes as f64 * DAY_SECONDS / uptime.as_secs_f64());
         // Where nothing is written it lasts for ever, which is no number.
@@ -123,7 +131,7 @@ impl Pace {
     }
 
     /// For metrics.
-    pub(crate) fn group(&self) -> Group {
+    pub fn group(&self) -> Group {
         let gauge = |name, help, value| Figure {
             name,
             help,
@@ -152,7 +160,7 @@ impl Pace {
     }
 
     /// For the log; none in the first hour.
-    pub(crate) fn line(&self) -> Option<String> {
+    pub fn line(&self) -> Option<String> {
         let day_bytes = self.day_bytes?;
         let years = self.years.map_or_else(String::new, |years| {
             format!(": the rating lasts {years:.1} years")

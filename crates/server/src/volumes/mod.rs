@@ -1,8 +1,8 @@
-//! `pumice serve --nbd`: volumes behind a cache of chunks, served over NBD.
+//! A server of volumes: each a slow device behind a cache of chunks, and the NBD door.
 
 mod backing;
-mod compute;
 mod config;
+mod door;
 mod export;
 mod figures;
 mod plan;
@@ -11,39 +11,54 @@ mod worker;
 pub use backing::Slow;
 pub use config::{Source, VolumesConfig};
 
-use super::course::Course;
-use super::flash::{Before, before, make_file, open_file, size_at, superblock_at};
-use super::report::line;
-use super::throttle::{self, Kinds};
-use super::{PidFile, bind_admin, limits, random, start_admin, user};
+use crate::VERSION;
+use crate::host::files::{Before, before, is_same, make_file, open_file, size_at, superblock_at};
+use crate::host::{ComputeThreads, Host, Jobs, Worker, limits, line, random};
+use crate::service::{Door, Service, Share};
+use crate::throttle::Kinds;
 use crate::usage::{causes, usage};
 use anyhow::Context;
 use backing::DirtyCache;
-use compute::ComputeThreads;
 use config::VolumeConfig;
-use figures::VolumesFigures;
+use door::Nbd;
 use plan::{CachePlan, Plan, Wanted};
+use pumice_advise::Endurance;
 use pumice_blocks::{Durability, Maker, Superblock};
 use pumice_chunk::store::{Found, Options, STORE, Shape};
 use pumice_device::{FileError, SECTOR_BYTES};
-use pumice_door_nbd::{Door, DoorConfig, ExportName};
-use pumice_net::Listen;
+use pumice_door_admin::{BooksFault, Figures};
 use pumice_trace::Human;
 use pumice_volume::{Mode, Settings};
 use pumice_world::{Clock, SystemClock};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use worker::{Common, Opened, Prepared};
+use std::time::Instant;
+use worker::{Handle, Opened, Prepared};
 
-/// Runs a server of volumes until it is stopped.
+/// Volumes that are served.
+pub struct Volumes {
+    volumes: Vec<Prepared>,
+    /// Where fingerprints and compression may go.
+    jobs: Arc<Jobs>,
+    door: Arc<Nbd>,
+    clock: Arc<dyn Clock>,
+    /// Seconds without an answer after which a cache device has failed; 0 = never.
+    flash_timeout_secs: u32,
+    shares: Vec<Share>,
+    endurance: Option<Endurance>,
+    started: Instant,
+}
+
+/// Serves volumes until a signal or a failure.
 ///
 /// # Errors
-/// A setting that cannot work, or a failure.
-pub fn run(config: &VolumesConfig, kinds: &Kinds) -> anyhow::Result<()> {
-    if let Some(user) = &config.user {
-        user::become_user(user)?;
-    }
+/// Usage, or what failed.
+pub fn run(config: &VolumesConfig, kinds: Kinds) -> anyhow::Result<()> {
+    kinds.check(
+        &["cache", "backing"],
+        "a server of volumes has cache= and backing=",
+    )?;
+    let host = Host::new(&config.host, kinds)?;
     // All devices and settings are checked before a file is made or written.
     let backings = (config.volumes.iter())
         .map(|volume| Slow::open(&volume.backing, volume.mode == Mode::ReadOnly))
@@ -53,64 +68,82 @@ pub fn run(config: &VolumesConfig, kinds: &Kinds) -> anyhow::Result<()> {
         .map(|(volume, backing)| look(config, volume, backing))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let plan = plan::divide(config, &wanted)?;
-    limits::allow_open_files(plan.max_connections, config.threads, config.volumes.len());
-    let door = bind(config, &plan)?;
-    let admin = config.admin.map(bind_admin).transpose()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start an event loop")?;
-    let _pid_file = config.pid_file.as_deref().map(PidFile::write).transpose()?;
-    limits::outlive_large_files(&runtime)?;
-    let clock = SystemClock::new(0);
-    line(format_args!("pumice {}", env!("VERSION_OF_PUMICE")));
-    let mut volumes = Vec::new();
-    for ((volume, backing), cache) in config.volumes.iter().zip(backings).zip(&plan.caches) {
-        volumes.push(Prepared {
-            cache_throttle: throttle::throttle(kinds.cache),
-            backing_throttle: throttle::throttle(kinds.backing),
-            ..prepare(config, volume, backing, cache.as_ref(), clock.now_secs())?
-        });
-    }
-    runtime
-        .block_on(throttle::test_all(kinds))
-        .context("--throttle")?;
-    // As many processors as there are event loops, which may all be busy.
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let compute = ComputeThreads::start(processors.min(config.threads)).context("cannot start a thread")?;
-    let common = Arc::new(Common {
-        volumes,
-        jobs: compute.jobs(),
-        door,
-        clock: Arc::new(clock),
-        flash_timeout_secs: config.flash_timeout_secs,
-        course: Course::new(config.threads),
-    });
-    runtime.block_on(async {
-        let figures = Arc::new(VolumesFigures::new(
-            Arc::clone(&common),
-            config.dram,
-            config.endurance,
-        ));
-        let admin = match admin {
-            None => None,
-            Some(listener) => Some(start_admin(listener, figures)?),
-        };
-        let work = {
-            let common = Arc::clone(&common);
-            move |index| worker::run(index, &common)
-        };
-        let ready = |volumes: &Arc<[Opened]>| ready(config, &common, volumes, admin);
-        // A reload has nothing to read.
-        match common.course.run(work, ready, || ()).await? {
-            Some(took) => line(format_args!(
-                "stopped: caches closed in {:.3} s",
-                took.as_secs_f64()
-            )),
-            None => line(format_args!("stopped: before the start had ended")),
-        }
-        Ok(())
+    limits::allow_open_files(plan.max_connections, config.host.threads, config.volumes.len());
+    let door = Arc::new(Nbd::bind(config, &plan)?);
+    host.run(vec![Arc::clone(&door) as Arc<dyn Door>], |host| {
+        Volumes::prepare(config, host, backings, &plan, door)
     })
+}
+
+impl Volumes {
+    /// Opens the cache devices, making files and reserving their space where that is needed.
+    fn prepare(
+        config: &VolumesConfig,
+        host: &mut Host<'_>,
+        backings: Vec<Slow>,
+        plan: &Plan,
+        door: Arc<Nbd>,
+    ) -> anyhow::Result<Self> {
+        let clock = SystemClock::new(0);
+        line(format_args!("pumice {VERSION}"));
+        let mut volumes = Vec::new();
+        for ((volume, backing), cache) in config.volumes.iter().zip(backings).zip(&plan.caches) {
+            let now = clock.now_secs();
+            volumes.push(prepare(config, host.kinds, volume, backing, cache.as_ref(), now)?);
+        }
+        // As many processors as there are event loops, which may all be busy.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let compute =
+            ComputeThreads::start(processors.min(config.host.threads)).context("cannot start a thread")?;
+        Ok(Self {
+            volumes,
+            jobs: host.compute.insert(compute).jobs(),
+            door,
+            clock: Arc::new(clock),
+            flash_timeout_secs: config.host.flash_timeout_secs,
+            shares: plan.shares(),
+            endurance: config.host.endurance,
+            started: Instant::now(),
+        })
+    }
+}
+
+impl Service for Volumes {
+    const CLOSED: &'static str = "caches";
+    type Handle = Handle;
+    type Opened = Arc<[Opened]>;
+
+    fn plan(&self) -> Vec<Share> {
+        self.shares.clone()
+    }
+
+    fn handle(&self, worker: &Worker) -> anyhow::Result<Handle> {
+        Handle::new(self, worker)
+    }
+
+    async fn open(&self, handle: &Handle) -> anyhow::Result<Arc<[Opened]>> {
+        self.open_all(handle).await
+    }
+
+    async fn run(&self, worker: &Worker, handle: &Handle, opened: &Arc<[Opened]>) -> anyhow::Result<()> {
+        self.serve(worker, handle, opened).await
+    }
+
+    fn tick(&self, handle: &Handle, _: Option<&Arc<[Opened]>>) {
+        handle.tick(self.flash_timeout_secs);
+    }
+
+    async fn close(&self, handle: &Handle, _: &Arc<[Opened]>) -> anyhow::Result<()> {
+        self.close_all(handle).await
+    }
+
+    fn figures(&self, opened: Option<&Arc<[Opened]>>) -> Figures {
+        self.all_figures(opened.map(|opened| &**opened))
+    }
+
+    fn check_books(&self, opened: Option<&Arc<[Opened]>>) -> Result<(), BooksFault> {
+        self.check_chunks(opened.map(|opened| &**opened))
+    }
 }
 
 /// Refuses volumes that are named twice, and caches on a backing device or on another volume's cache.
@@ -142,11 +175,6 @@ fn check_caches(config: &VolumesConfig, backings: &[Slow]) -> anyhow::Result<()>
     Ok(())
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
-    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    canonical(one) == canonical(other)
-}
-
 /// Reads size and chunk size of a volume's cache, without writing; `None` in pass-through. Refuses a start without the cache that may have
 /// writes of the volume.
 fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow::Result<Option<Wanted>> {
@@ -156,20 +184,20 @@ fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow
     let before = volume.cache.as_deref().map_or(Before::Missing, before);
     let is_used = matches!(before, Before::BlockDevice | Before::File { len: 1.. });
     let found = match &volume.cache {
-        Some(cache) if is_used && !config.reformat && !(is_pass_through && dirty.is_none()) => {
+        Some(cache) if is_used && !config.host.reformat && !(is_pass_through && dirty.is_none()) => {
             peek(cache, &before)
         }
         _ => Ok(None),
     };
     let found = match &dirty {
-        Some(_) if config.reformat && config.volumes.len() > 1 => {
+        Some(_) if config.host.reformat && config.volumes.len() > 1 => {
             return Err(usage(format!(
                 "--reformat would discard the writes of several volumes: volume {} may lack some that its cache has. Start the volume that is \
                  meant alone",
                 volume.name
             )));
         }
-        Some(dirty) if !config.reformat => check_is_there(volume, dirty, found)?,
+        Some(dirty) if !config.host.reformat => check_is_there(volume, dirty, found)?,
         _ => found?,
     };
     let (Some(cache), false) = (&volume.cache, is_pass_through) else {
@@ -247,25 +275,10 @@ fn peek(cache: &Path, before: &Before) -> anyhow::Result<Option<Superblock>> {
     superblock_at(cache, before, STORE).with_context(|| format!("cache device {}", cache.display()))
 }
 
-fn bind(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<Door> {
-    let exports = config.volumes.iter().map(|volume| ExportName {
-        name: volume.name.clone(),
-        description: format!("{}, {}", volume.backing, volume.mode.name()),
-    });
-    Door::bind(DoorConfig {
-        listen: config.nbd.clone(),
-        workers: config.threads,
-        exports: exports.collect(),
-        max_connections: plan.max_connections,
-        memory_bytes: usize::try_from(plan.door_bytes).unwrap_or(usize::MAX),
-        ..DoorConfig::default()
-    })
-    .context("NBD door (--nbd chooses another address, --max-connections how many share its memory)")
-}
-
 /// Opens the cache device, and makes its file if needed. Prints mode, sizes, and the division of DRAM.
 fn prepare(
     config: &VolumesConfig,
+    kinds: Kinds,
     volume: &VolumeConfig,
     backing: Slow,
     plan: Option<&CachePlan>,
@@ -343,12 +356,12 @@ fn prepare(
             block_bytes: plan.map_or(SECTOR_BYTES as u64, |plan| plan.block_bytes),
             buffers_max: plan.map_or(0, |plan| plan.buffers),
             durability: Durability::Power,
-            reformat: config.reformat,
+            reformat: config.host.reformat,
             maker: Maker::Serve,
             random,
             now,
             write_back: false,
-            absence_secs_max: config.max_absence_secs,
+            absence_secs_max: config.host.max_absence_secs,
         },
         write_back: volume.write_back,
     };
@@ -359,10 +372,10 @@ fn prepare(
         new_file: new_file.flatten(),
         settings,
         objective: volume.objective,
-        cache_throttle: None,
-        backing_throttle: None,
+        cache_throttling: kinds.of("cache"),
+        backing_throttling: kinds.of("backing"),
         drains: volume.drains,
-        counters: (0..config.threads).map(|_| Arc::default()).collect(),
+        counters: (0..config.host.threads).map(|_| Arc::default()).collect(),
     })
 }
 
@@ -372,9 +385,9 @@ pub fn boot() -> u64 {
     id.map_or(0, |id| twox_hash::XxHash3_64::oneshot(&id))
 }
 
-/// Prints the state of each cache, and the addresses of the doors.
-fn ready(config: &VolumesConfig, common: &Common, volumes: &[Opened], admin: Option<SocketAddr>) {
-    for (prepared, opened) in common.volumes.iter().zip(volumes) {
+/// Logs what was found of each cache.
+fn say_found(volumes: &[Prepared], opened: &[Opened], now: u32) {
+    for (prepared, opened) in volumes.iter().zip(opened) {
         let found = match opened.found {
             None => "no cache",
             Some(Found::Nothing) => "a new cache",
@@ -384,7 +397,7 @@ fn ready(config: &VolumesConfig, common: &Common, volumes: &[Opened], admin: Opt
             }
         };
         line(format_args!("volume {}: {found}", prepared.name));
-        let (dirty, _) = opened.shared.dirty(common.clock.now_secs());
+        let (dirty, _) = opened.shared.dirty(now);
         if dirty > 0 {
             line(format_args!(
                 "volume {}: the cache alone has the newest content of {dirty} chunks{}",
@@ -396,15 +409,4 @@ fn ready(config: &VolumesConfig, common: &Common, volumes: &[Opened], admin: Opt
             ));
         }
     }
-    let addresses = common.door.local_addrs().iter();
-    let mut places: Vec<String> = addresses.map(|address| format!("NBD on {address}")).collect();
-    for listen in &config.nbd {
-        if let Listen::Unix { path, .. } = listen {
-            places.push(format!("NBD on unix:{}", path.display()));
-        }
-    }
-    if let Some(admin) = admin {
-        places.push(format!("admin on {admin}"));
-    }
-    line(format_args!("ready: {}", places.join(", ")));
 }

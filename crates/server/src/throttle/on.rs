@@ -3,9 +3,11 @@
 //! The waits have to be exact to microseconds. A timer of the event loop has milliseconds, and a sleep ends 60 µs late. So the event loop
 //! sleeps until shortly before an operation is done by the model, and is awake for the rest, while it goes on serving.
 
+use crate::usage::usage;
 use pumice_device::{
     Delays, Device, MemDevice, MemMedium, Profile, RealTime, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
+use pumice_volume::{Backing, ThrottledBacking};
 use pumice_world::{Executor, Spawner};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::convert::Infallible;
@@ -54,10 +56,31 @@ impl Kinds {
         ]
     }
 
-    /// The first device that has a kind and is not of `devices`.
-    pub fn beside(&self, devices: &[&str]) -> Option<&'static str> {
-        let given = self.named().into_iter().filter(|(_, kind)| kind.is_some());
-        given.map(|(name, _)| name).find(|name| !devices.contains(name))
+    /// Refuses a kind of a device that is none of `devices`; `otherwise` says what there is instead.
+    ///
+    /// # Errors
+    /// Usage, naming the device.
+    pub fn check(&self, devices: &[&str], otherwise: &str) -> anyhow::Result<()> {
+        let mut given = self.named().into_iter().filter(|(_, kind)| kind.is_some());
+        match given.find(|(name, _)| !devices.contains(name)) {
+            Some((other, _)) => Err(usage(format!("--throttle {other}=: {otherwise}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a device has a kind.
+    pub fn has(&self, device: &str) -> bool {
+        self.kind(device).is_some()
+    }
+
+    fn kind(&self, device: &str) -> Option<Profile> {
+        self.named().into_iter().find(|(name, _)| *name == device)?.1
+    }
+
+    /// How a device is slowed down from now on.
+    pub fn of(&self, device: &str) -> Throttling {
+        let throttle = |profile| Arc::new(Throttle::new(&profile, Arc::new(RealTime::new())));
+        Throttling(self.kind(device).map(throttle))
     }
 }
 
@@ -91,16 +114,50 @@ impl FromStr for Kinds {
     }
 }
 
-/// A device of a kind that is throttled from now on; `None` where it is as fast as it is.
-pub fn throttle(kind: Option<Profile>) -> Option<Arc<Throttle>> {
-    kind.map(|profile| Arc::new(Throttle::new(&profile, Arc::new(RealTime::new()))))
+/// How a device is slowed down; not at all where it has no kind.
+#[derive(Clone)]
+pub struct Throttling(Option<Arc<Throttle>>);
+
+/// A handle on a device, as slow as asked for.
+pub type Paced<D> = ThrottledDevice<D>;
+
+/// A handle on a backing device, as slow as asked for.
+pub type PacedBacking<K> = ThrottledBacking<K>;
+
+impl Throttling {
+    /// Slows a handle on a device down, on this event loop.
+    ///
+    /// # Errors
+    /// What the system says of the timer.
+    pub fn device<D: Device>(&self, device: D) -> io::Result<Paced<D>> {
+        let device = ThrottledDevice::new(device, self.0.clone());
+        self.start(device.delays())?;
+        Ok(device)
+    }
+
+    /// Slows a handle on a backing device down, on this event loop.
+    ///
+    /// # Errors
+    /// What the system says of the timer.
+    pub fn backing<K: Backing>(&self, backing: K) -> io::Result<PacedBacking<K>> {
+        let delays = Delays::new(self.0.clone());
+        self.start(&delays)?;
+        Ok(ThrottledBacking::new(backing, delays))
+    }
+
+    fn start(&self, delays: &Delays) -> io::Result<()> {
+        match self.0 {
+            Some(_) => start_pacing(delays),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A task of this event loop ends the operations of a handle when the model is done with them.
 ///
 /// # Errors
 /// What the system says of the timer.
-pub fn start_pacing(delays: &Delays) -> io::Result<()> {
+fn start_pacing(delays: &Delays) -> io::Result<()> {
     let paced = pace(delays.clone())?;
     tokio::task::spawn_local(async move {
         let Err(error) = paced.await;
@@ -211,22 +268,21 @@ fn many(kind: &Profile) -> u32 {
     kind.read.parallelism.saturating_mul(2)
 }
 
-fn medium() -> MemDevice {
-    MemDevice::new(Arc::new(MemMedium::new(1 << 20)))
+fn throttled(kind: &Profile, time: Arc<dyn Timeline>) -> ThrottledDevice<MemDevice> {
+    let medium = MemDevice::new(Arc::new(MemMedium::new(1 << 20)));
+    ThrottledDevice::new(medium, Arc::new(Throttle::new(kind, time)))
 }
 
 fn of_model(kind: Profile) -> io::Result<Speed> {
     let row = |depth: u32| {
-        let time: Arc<dyn Timeline> = Arc::new(VirtualTime::new());
-        let throttle = Arc::new(Throttle::new(&kind, Arc::clone(&time)));
-        let device = ThrottledDevice::new(medium(), throttle);
-        let executor = Executor::new();
-        let each = 2_000_u32.div_ceil(depth);
+        let time = Arc::new(VirtualTime::new());
+        let device = throttled(&kind, Arc::clone(&time) as Arc<dyn Timeline>);
+        let (executor, each) = (Executor::new(), (2_000 / depth).max(4));
         for _ in 0..depth {
             let device = device.clone();
             executor.spawner().spawn(Box::pin(async move {
                 for _ in 0..each {
-                    // Memory does not fail.
+                    // A device in memory does not fail.
                     let _ = device.read(0, 4096).await;
                 }
             }));
@@ -235,16 +291,14 @@ fn of_model(kind: Profile) -> io::Result<Speed> {
         let took = time.now_ns() as f64;
         io::Result::Ok((took / f64::from(each) / 1e3, f64::from(each * depth) * 1e9 / took))
     };
-    let (mean_us, _) = row(1)?;
-    let (_, per_second) = row(many(&kind))?;
+    let ((mean_us, _), (_, per_second)) = (row(1)?, row(many(&kind))?);
     Ok(Speed { mean_us, per_second })
 }
 
 async fn of_event_loop(kind: Profile, model: Speed) -> io::Result<Speed> {
     let row = async |depth: u32, rate: f64| {
         let time = Arc::new(RealTime::new());
-        let throttle = Arc::new(Throttle::new(&kind, Arc::clone(&time) as Arc<dyn Timeline>));
-        let device = ThrottledDevice::new(medium(), throttle);
+        let device = throttled(&kind, Arc::clone(&time) as Arc<dyn Timeline>);
         let pacer = tokio::task::spawn_local(pace(device.delays().clone())?);
         let each = ((rate * TEST_NS as f64 / 1e9) as u32 / depth).clamp(4, 100_000);
         let start = time.now_ns();
@@ -287,8 +341,9 @@ mod tests {
         assert_eq!("sata".parse(), Ok(flash));
         let kinds: Kinds = "cache=optane*40,backing=nvme*40".parse().unwrap();
         assert_eq!(kinds.cache, Some(Profile::OPTANE.slower(40)));
-        assert_eq!(kinds.beside(&["cache", "backing"]), None);
-        assert_eq!(kinds.beside(&["flash", "backing"]), Some("cache"));
+        assert!(kinds.check(&["cache", "backing"], "").is_ok());
+        let refused = kinds.check(&["flash", "backing"], "none").unwrap_err();
+        assert_eq!(refused.to_string(), "--throttle cache=: none");
         for (bad, part) in [
             ("tape", "no such kind"),
             ("disk=sata", "not `disk=`"),
@@ -309,8 +364,7 @@ mod tests {
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let kind = Profile::OPTANE.slower(40);
             let time = Arc::new(RealTime::new());
-            let throttle = Arc::new(Throttle::new(&kind, Arc::clone(&time) as Arc<dyn Timeline>));
-            let device = ThrottledDevice::new(medium(), throttle);
+            let device = throttled(&kind, Arc::clone(&time) as Arc<dyn Timeline>);
             tokio::task::spawn_local(pace(device.delays().clone()).unwrap());
             let mut least = u64::MAX;
             for _ in 0..50 {

@@ -1,7 +1,7 @@
 //! Who may use the server, and how it shows who it is: files that are read at the start and on SIGHUP.
 
 use super::config::ServeConfig;
-use super::report;
+use crate::host::line;
 use crate::usage::usage;
 use pumice_door_memcached::{AuthFile, TlsIdentity};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Access {
     pub fn reload(&self) {
         if let Some(auth) = &self.auth {
             match auth.reload() {
-                Ok(()) => report::line(format_args!(
+                Ok(()) => line(format_args!(
                     "read again: {}, {} users",
                     auth.path().display(),
                     auth.users()
@@ -45,7 +45,7 @@ impl Access {
         }
         if let Some(tls) = &self.tls {
             match tls.reload() {
-                Ok(()) => report::line(format_args!("read again: {}", tls.paths().0.display())),
+                Ok(()) => line(format_args!("read again: {}", tls.paths().0.display())),
                 Err(error) => tracing::error!("{error}; the certificate stays as it was"),
             }
         }

@@ -47,7 +47,7 @@ impl Connections {
             total: budgets.total(config.max_item_size as usize + 2) as u64
                 + connections * idle
                 + connections.min(BUSY_CONNECTIONS) * BUSY_BYTES
-                + config.threads.saturating_sub(FEW_THREADS) as u64 * THREAD_BYTES,
+                + config.host.threads.saturating_sub(FEW_THREADS) as u64 * THREAD_BYTES,
         }
     }
 }
@@ -65,15 +65,15 @@ pub struct Division {
 /// # Errors
 /// Usage, naming the smallest budget, of DRAM or of bytes to the flash, or the smallest flash that works.
 pub fn divide(config: &ServeConfig, target: &Target) -> anyhow::Result<Division> {
-    let division = try_divide(config, target, config.dram).ok_or_else(|| {
+    let division = try_divide(config, target, config.host.dram).ok_or_else(|| {
         usage(format!(
             "--dram {:#} is too little for {:#} of flash, values of {:#}, {} connections and {} threads; {}",
-            Human(config.dram),
+            Human(config.host.dram),
             Human(target.capacity),
             Human(u64::from(config.max_item_size)),
             config.max_connections,
-            config.threads,
-            smallest(config, target, config.dram).map_or_else(
+            config.host.threads,
+            smallest(config, target, config.host.dram).map_or_else(
                 || "none works".to_owned(),
                 |least| format!("the smallest that works is {} MiB", least >> 20),
             ),

@@ -1,6 +1,6 @@
 //! The course of a server: worker threads start, worker 0 opens what is served, all serve until a signal, all drain, worker 0 closes.
 
-use super::report;
+use super::line;
 use anyhow::{Context, anyhow};
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ impl<O: Clone> Course<O> {
         self.drained.send_replace(self.workers);
     }
 
-    /// Runs `work` on a thread for each worker, until a signal or a failure ends all. `ready` announces what was opened, `reload` is called on
+    /// Runs `work` on a thread for each worker, until a signal or a failure ends all. `ready` announces that all is open, `reload` is called on
     /// SIGHUP. Returns what worker 0 says of the end; `None` where the start had not ended.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl<O: Clone> Course<O> {
     pub async fn run<C: Send + 'static>(
         &self,
         work: impl Fn(usize) -> anyhow::Result<Option<C>> + Clone + Send + 'static,
-        ready: impl Fn(&O),
+        ready: impl Fn(),
         reload: impl Fn(),
     ) -> anyhow::Result<Option<C>> {
         let mut signals = Signals::new()?;
@@ -130,18 +130,18 @@ impl<O: Clone> Course<O> {
         let mut stops = Stops::default();
         while running > 0 {
             tokio::select! {
-                Ok(served) = opened.wait_for(Option::is_some), if !is_ready && failure.is_none() => {
+                Ok(_) = opened.wait_for(Option::is_some), if !is_ready && failure.is_none() => {
                     is_ready = true;
-                    served.iter().for_each(&ready);
+                    ready();
                 }
                 asked = signals.next() => match asked {
                     Asked::Reload => reload(),
                     Asked::Stop => match stops.ask(Instant::now()) {
                         Stop::Begin => {
                             self.stop.send_replace(true);
-                            report::line(format_args!("stopping"));
+                            line(format_args!("stopping"));
                         }
-                        Stop::Same => report::line(format_args!(
+                        Stop::Same => line(format_args!(
                             "a second signal within a second is the same request; the next ends the server without closing the cache"
                         )),
                         Stop::AtOnce => {

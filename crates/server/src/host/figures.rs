@@ -1,0 +1,318 @@
+//! The figures of a process, and those of its service, for the admin door.
+
+use super::Running;
+use crate::service::Service;
+use pumice_door_admin::{BooksFault, Figures, Group, Latency, NotRecorded, Requests, Source};
+use pumice_net::HistogramSnapshot;
+use pumice_nhc::{Counts, Reason, State, Status};
+use pumice_world::{Figure, Kind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The gauges of a room: name, meaning and value of each.
+macro_rules! gauges {
+    ($room:expr; $($name:ident $help:literal = $value:expr;)*) => {
+        Group {
+            room: $room,
+            figures: vec![$(Figure::documented(stringify!($name), $help, Kind::Gauge, $value)),*],
+        }
+    };
+}
+pub(crate) use gauges;
+
+/// Where the admin door finds everything.
+pub(super) struct HostFigures<S: Service>(pub Arc<Running<S>>);
+
+impl<S: Service> HostFigures<S> {
+    fn of_service(&self) -> Figures {
+        let server = &self.0;
+        server.service.figures(server.course.served().as_ref())
+    }
+}
+
+impl<S: Service> Source for HostFigures<S> {
+    fn is_ready(&self) -> bool {
+        self.0.course.is_ready()
+    }
+
+    fn limitation(&self) -> Option<String> {
+        self.of_service().limitation
+    }
+
+    fn figures(&self) -> Figures {
+        let (server, mut figures) = (&self.0, self.of_service());
+        let of_server = server_group(
+            server.started.elapsed(),
+            self.is_ready(),
+            server.dram,
+            server.course.workers,
+        );
+        figures.groups.splice(0..0, [process(), of_server]);
+        Figures {
+            version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("COMMIT_OF_PUMICE"),
+            ready: self.is_ready(),
+            ..figures
+        }
+    }
+
+    fn check_books(&self) -> Result<(), BooksFault> {
+        let server = &self.0;
+        server.service.check_books(server.course.served().as_ref())
+    }
+
+    fn record(&self, one_in: u64) -> Result<Box<dyn Requests>, NotRecorded> {
+        let mut begun = self.0.doors.iter().map(|door| door.record(one_in));
+        begun
+            .find(|begun| !matches!(begun, Err(NotRecorded::Never)))
+            .unwrap_or(Err(NotRecorded::Never))
+    }
+}
+
+/// What a histogram says of an operation.
+pub(crate) fn latency(operation: &'static str, snapshot: &HistogramSnapshot) -> Latency {
+    Latency {
+        volume: None,
+        operation,
+        tier: "",
+        count: snapshot.count(),
+        sum_ns: snapshot.sum_ns(),
+        p50_ns: snapshot.quantile_ns(0.5),
+        p99_ns: snapshot.quantile_ns(0.99),
+        p999_ns: snapshot.quantile_ns(0.999),
+        cumulative: snapshot.cumulative().collect(),
+    }
+}
+
+pub(crate) fn seconds(name: &'static str, help: &'static str, kind: Kind, value: f64) -> Figure {
+    Figure {
+        name,
+        help,
+        kind,
+        value,
+    }
+}
+
+pub(crate) fn server_group(uptime: Duration, is_ready: bool, dram_budget: u64, workers: usize) -> Group {
+    gauges! { "server";
+        uptime_seconds "Time since the start" = uptime.as_secs();
+        ready "1 while requests are served" = u64::from(is_ready);
+        dram_budget_bytes "Budget of the whole process" = dram_budget;
+        workers "Worker threads" = workers as u64;
+    }
+}
+
+/// Connections of a door: open, accepted and turned away.
+pub(crate) fn connections_group(room: &'static str, [open, accepted, rejected]: [u64; 3]) -> Group {
+    let mut group = Group {
+        room,
+        figures: vec![Figure::documented(
+            "connections",
+            "Open connections",
+            Kind::Gauge,
+            open,
+        )],
+    };
+    let counter = |name, help, value| Figure::documented(name, help, Kind::Counter, value);
+    group.figures.extend([
+        counter("connections_accepted", "Connections accepted", accepted),
+        counter(
+            "connections_rejected",
+            "Connections turned away because there were too many",
+            rejected,
+        ),
+    ]);
+    group
+}
+
+/// How reads are split between a faster device and a slower one, and why so.
+pub(crate) fn split_group(room: &'static str, status: Status, load: &Counts) -> Group {
+    let is = |reason| u64::from(status.reason == reason);
+    let mut split = gauges! { room;
+        data_admit "1 while the faster device may take copies" = u64::from(status.data_admit);
+        state "State of the algorithm: 1 copies what is read, 2 holds the copies and tunes" = match status.state {
+            State::Filling => 1,
+            State::Tuning => 2,
+        };
+        too_few "1 where nothing is redirected because too little was asked for so far" = is(Reason::TooFew);
+        worse "1 where nothing is redirected because that was found worse" = is(Reason::Worse);
+        no_difference "1 where nothing is redirected because that was found to make no difference" = is(Reason::NoDifference);
+        outstanding "Operations under way on both devices" = load.outstanding;
+    };
+    let figure = |name, help, kind, value| Figure {
+        name,
+        help,
+        kind,
+        value,
+    };
+    let counter = |name, help, value| Figure::documented(name, help, Kind::Counter, value);
+    let [upper, lower] = load.read_latency_ns.map(|ns| ns as f64 / 1e9);
+    split.figures.extend([
+        figure(
+            "load_admit_ratio",
+            "Share of reads with a copy on the faster device that go to it",
+            Kind::Gauge,
+            status.load_admit,
+        ),
+        figure(
+            "settled_seconds",
+            "Time from the last jump of the load until the split was held",
+            Kind::Gauge,
+            status.settled_ns as f64 / 1e9,
+        ),
+        counter("windows", "Windows measured", status.windows),
+        counter("trials", "Comparisons of two splits", status.trials),
+        counter("moves", "Comparisons that changed the split", status.moves),
+        counter(
+            "upper_reads",
+            "Reads that the faster device answered",
+            load.reads[0],
+        ),
+        counter(
+            "lower_reads",
+            "Reads that the slower device answered, of every kind",
+            load.reads[1],
+        ),
+        figure(
+            "upper_read_seconds",
+            "Sum of the latencies of reads that the faster device answered",
+            Kind::Counter,
+            upper,
+        ),
+        figure(
+            "lower_read_seconds",
+            "Sum of the latencies of reads that the slower device answered",
+            Kind::Counter,
+            lower,
+        ),
+    ]);
+    split
+}
+
+/// What Prometheus' clients say of every process; what the system does not say is 0.
+#[expect(clippy::cast_precision_loss, reason = "times and ticks")]
+pub(crate) fn process() -> Group {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name, in parentheses, may have blanks; the state is field 0 after it.
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let field = |at: usize| {
+        fields
+            .get(at)
+            .and_then(|text| text.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    let system = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let boot = system
+        .lines()
+        .find_map(|line| line.strip_prefix("btime ")?.parse::<f64>().ok());
+    let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let mut group = gauges! { "process";
+        threads "Threads" = field(17);
+        virtual_memory_bytes "Virtual memory" = field(20);
+        resident_memory_bytes "Resident memory" = field(21) * rustix::param::page_size() as u64;
+        open_fds "Open file descriptors" = files as u64;
+        max_fds "Descriptors that may be open" = limit.unwrap_or(u64::MAX);
+    };
+    group.figures.extend([
+        seconds(
+            "cpu_seconds",
+            "Time on CPUs",
+            Kind::Counter,
+            (field(11) + field(12)) as f64 / ticks,
+        ),
+        seconds(
+            "start_time_seconds",
+            "Start, in Unix time",
+            Kind::Gauge,
+            boot.unwrap_or(0.0) + field(19) as f64 / ticks,
+        ),
+    ]);
+    group
+}
+
+/// How long nothing is said of a counter after a rise was.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Says when a counter rises that should not, once a minute at most.
+pub struct Watch {
+    watched: &'static [(&'static str, &'static str)],
+    /// What was said last of each, and when.
+    said: Vec<(f64, Option<Instant>)>,
+}
+
+impl Watch {
+    /// Watches counters, by room and name.
+    pub fn new(watched: &'static [(&'static str, &'static str)]) -> Self {
+        Self {
+            watched,
+            said: vec![(0.0, None); watched.len()],
+        }
+    }
+
+    /// What is to be said of these figures.
+    pub fn look(&mut self, groups: &[Group], now: Instant) -> Vec<String> {
+        let mut lines = Vec::new();
+        for ((room, name), (value, said)) in self.watched.iter().zip(&mut self.said) {
+            let mut figures = groups
+                .iter()
+                .filter(|group| group.room == *room)
+                .flat_map(|group| &group.figures);
+            let Some(figure) = figures.find(|figure| figure.name == *name) else {
+                continue;
+            };
+            let is_quiet = said.is_some_and(|said| now - said < QUIET);
+            if figure.value > *value && !is_quiet {
+                let more = figure.value - *value;
+                lines.push(format!(
+                    "{more} more: {} (pumice_{room}_{name}_total)",
+                    figure.help
+                ));
+                (*value, *said) = (figure.value, Some(now));
+            }
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rise_is_said_at_once_and_then_once_a_minute() {
+        let start = Instant::now();
+        let mut watch = Watch::new(&[("memcached", "connections_rejected")]);
+        let mut look = |seconds, rejected| {
+            let figures = vec![Figure::documented(
+                "connections_rejected",
+                "Refused",
+                Kind::Counter,
+                rejected,
+            )];
+            let groups = [Group {
+                room: "memcached",
+                figures,
+            }];
+            watch.look(&groups, start + Duration::from_secs(seconds))
+        };
+        assert!(look(0, 0).is_empty());
+        assert_eq!(
+            look(10, 2),
+            ["2 more: Refused (pumice_memcached_connections_rejected_total)"]
+        );
+        assert!(look(20, 2).is_empty());
+        assert!(look(69, 500).is_empty());
+        assert_eq!(
+            look(70, 502),
+            ["500 more: Refused (pumice_memcached_connections_rejected_total)"]
+        );
+        assert!(look(200, 502).is_empty());
+    }
+}

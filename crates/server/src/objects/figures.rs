@@ -1,0 +1,323 @@
+//! The figures of a server of objects, for the admin door.
+
+use super::worker::Opened;
+use super::{Objects, ServedCache};
+use crate::host::figures::{connections_group, gauges, latency, seconds, split_group};
+use crate::lifetime::Pace;
+use pumice::{Recovered, Stats};
+use pumice_device::{DeviceCounters, DeviceCounts};
+use pumice_door_admin::{BookLine, Figures, Group, Latency};
+use pumice_door_memcached::{Counts as DoorCounts, Operation};
+use pumice_nhc::TierCounts;
+use pumice_trace::Human;
+use pumice_world::{Figure, Kind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Counters of which a rise is logged: what is lost, or refused for want of something.
+pub const WATCHED: &[(&str, &str)] = &[
+    ("memcached", "connections_rejected"),
+    ("memcached", "slow_peers_closed"),
+    ("memcached", "store_no_memory"),
+    ("flash", "dropped_no_block"),
+    ("flash", "log_failures"),
+    ("flash", "corrupt_records"),
+    ("flash", "read_errors"),
+    ("index_cascade", "forgotten"),
+    ("performance", "made_good"),
+];
+
+/// What the handles of all workers on a device have counted.
+pub(crate) fn sum(counters: &[Arc<DeviceCounters>]) -> DeviceCounts {
+    let mut sum = DeviceCounts::default();
+    counters.iter().for_each(|counters| sum += counters.snapshot());
+    sum
+}
+
+impl Objects {
+    /// Open, accepted and turned away.
+    fn connections(&self) -> [u64; 3] {
+        let door = self.door.stats();
+        [
+            door.curr_connections(),
+            door.total_connections(),
+            door.rejected_connections(),
+        ]
+    }
+
+    fn latency(&self) -> Vec<Latency> {
+        let door = self.door.stats();
+        let measured = Operation::ALL.into_iter().map(|which| {
+            let (operation, tier) = which.name();
+            Latency {
+                tier,
+                ..latency(operation, &door.latency(which))
+            }
+        });
+        measured.collect()
+    }
+
+    /// What is sent to the flash device, and how long that lasts.
+    pub(super) fn pace(&self) -> Pace {
+        Pace::of(self.started.elapsed(), &sum(&self.counters), self.endurance)
+    }
+
+    fn limitation(&self, cache: Option<&ServedCache>) -> Option<String> {
+        let Some(cache) = cache else {
+            return Some(starting(sum(&self.counters).read_bytes, self.checkpoint_bytes));
+        };
+        let Some(failure) = cache.flash_failure() else {
+            let Some(performance) = &self.performance else {
+                return self.tier_left_out.clone();
+            };
+            let reason = performance.tier.failure()?;
+            return Some(format!(
+                "the performance tier is left alone until the next start, the flash serves everything: {reason}"
+            ));
+        };
+        let next = if failure.remembered {
+            "the next start makes an empty cache of it"
+        } else {
+            "its superblocks cannot say so: start the next with --reformat"
+        };
+        let reason = failure.reason;
+        Some(format!(
+            "the flash device was taken out, DRAM serves alone; {next}; {reason}"
+        ))
+    }
+
+    pub(super) fn all_figures(&self, opened: Option<&Opened>) -> Figures {
+        let device = sum(&self.counters);
+        let mut groups = vec![
+            memcached_group(self.door.stats().counts(), self.connections()),
+            Group {
+                room: "device",
+                figures: device.figures(),
+            },
+            self.pace().group(),
+        ];
+        if let Some(performance) = &self.performance {
+            let tier = &performance.tier;
+            groups.push(split_group("performance_split", tier.status(), &tier.load()));
+            groups.extend(performance_groups(
+                tier.works(),
+                tier.places().into(),
+                tier.copies(),
+                tier.counts(),
+                sum(&performance.counters),
+            ));
+        }
+        if self.tier_left_out.is_some() {
+            groups.push(works_group(false));
+        }
+        let mut figures = Figures {
+            limitation: self.limitation(opened.map(|opened| &*opened.cache)),
+            latency: self.latency(),
+            groups,
+            ..Figures::default()
+        };
+        if let Some(opened) = opened {
+            let stats = opened.cache.stats();
+            let book = |(name, (entries, bytes))| BookLine { name, entries, bytes };
+            figures.books.extend(stats.books.lines().into_iter().map(book));
+            figures
+                .books
+                .push(book(("resident", (stats.resident_entries, stats.resident_bytes))));
+            figures.index_rounds.extend(stats.rounds);
+            let found = (opened.recovered, opened.took);
+            figures.groups.push(engine_group(found, &stats));
+            figures.groups.extend(cache_groups(&stats));
+        }
+        figures
+    }
+}
+
+/// How far a start is, by bytes.
+fn starting(read: u64, checkpoint: u64) -> String {
+    match checkpoint {
+        0 => format!(
+            "starting: {} read from the flash device, without a checkpoint",
+            Human(read)
+        ),
+        bytes => format!(
+            "starting: {} read from the flash device, where the last checkpoint has {}",
+            Human(read),
+            Human(bytes)
+        ),
+    }
+}
+
+fn engine_group((found, took): (Recovered, Duration), stats: &Stats) -> Group {
+    let mut group = gauges! { "engine";
+        resident_entries "Entries that are there, by the books" = stats.resident_entries;
+        resident_bytes "Bytes of entries that are there, by the books" = stats.resident_bytes;
+        recovery_clean "1 after a clean stop" = u64::from(found.clean);
+        recovery_absences "1 where nothing had run for --max-absence or longer, and the cache began empty" = u64::from(found.absent_secs.is_some());
+        recovery_objects "Entries found at the start" = found.objects;
+        recovery_bytes "Bytes of entries found at the start" = found.bytes;
+        recovery_read_bytes "Bytes read from the device at the start" = found.bytes_read;
+        recovery_no_memory "Entries left out at the start for want of DRAM" = found.no_memory;
+    };
+    group.figures.push(Figure::documented(
+        "expired_unasked",
+        "Entries that had expired when their place was wanted, with nobody asking for them since",
+        Kind::Counter,
+        stats.expired_unasked,
+    ));
+    group.figures.push(seconds(
+        "recovery_seconds",
+        "Time to find what was there at the start",
+        Kind::Gauge,
+        took.as_secs_f64(),
+    ));
+    group
+}
+
+fn memcached_group(counts: DoorCounts, connections: [u64; 3]) -> Group {
+    let mut group = connections_group("memcached", connections);
+    group.figures.extend(counts.figures());
+    group
+}
+
+/// All that there is to say of a tier that a start has left out.
+fn works_group(works: bool) -> Group {
+    gauges! { "performance";
+        works "1 while copies are read, 0 when the performance tier is left alone or left out" = u64::from(works);
+    }
+}
+
+fn performance_groups(
+    works: bool,
+    places: u64,
+    copies: u64,
+    counts: TierCounts,
+    device: DeviceCounts,
+) -> [Group; 2] {
+    let mut tier = works_group(works);
+    let copied = gauges! { "performance";
+        places "Blocks that the performance tier has room for" = places;
+        copies "Blocks of which the performance tier has a copy that counts" = copies;
+    };
+    tier.figures.extend(copied.figures);
+    tier.figures.extend(counts.figures());
+    let device = Group {
+        room: "performance_device",
+        figures: device.figures(),
+    };
+    [tier, device]
+}
+
+fn cache_groups(stats: &Stats) -> [Group; 5] {
+    let mut flash = gauges! { "flash";
+        capacity_bytes "Bytes of the device" = stats.flash_capacity_bytes;
+        out "1 if the device failed for good and was taken out: DRAM serves alone" = u64::from(stats.flash_out);
+        out_remembered "1 if it was taken out and the next start will know" = u64::from(stats.flash_out_remembered);
+        unwritten_seconds "For how long the oldest object in a block buffer has been there unwritten (durability power: unflushed)" = u64::from(stats.unwritten_secs);
+        blocks_free "Blocks that are free" = stats.blocks_free;
+        blocks_sealed "Blocks that are on flash" = stats.blocks_sealed;
+        blocks_kept "Blocks that are on flash and hold what layout clock has kept" = stats.blocks_kept;
+        blocks_open "Blocks that are buffers" = stats.blocks_open;
+        blocks_checkpoint "Blocks that hold checkpoints" = stats.blocks_checkpoint;
+        block_size_bytes "Bytes of a block" = stats.block_bytes;
+        log_used_records "Records of the invalidation log in use" = stats.log_used;
+        log_capacity_records "Records that fit the invalidation log" = stats.log_slots;
+        buffer_bytes "DRAM of block buffers" = stats.block_buffer_bytes;
+    };
+    flash.figures.extend(stats.flash.figures());
+    flash.figures.extend(stats.blocks.figures());
+    let index = gauges! { "index";
+        mappings "Entries that the index maps" = stats.flash_items;
+        dram_bytes "DRAM of the index, slack included" = stats.index_dram_bytes;
+    };
+    let mut cascade = gauges! { "index_cascade";
+        flash_bytes "Flash of blocks that hold mappings" = stats.mapping_flash_bytes;
+    };
+    cascade.figures.extend(stats.cascade.figures());
+    cascade.figures.extend(stats.mapping_dram.figures());
+    let admission = Group {
+        room: "admission",
+        figures: stats.admission.figures(),
+    };
+    let tier = gauges! { "tier";
+        dram_items "Entries in the DRAM tier" = stats.dram_items;
+        dram_segment_bytes "DRAM that items may take" = stats.dram_segment_bytes;
+        dram_used_bytes "DRAM of segments that hold items" = stats.dram_used_bytes;
+        dram_table_bytes "DRAM of the tier's table" = stats.dram_table_bytes;
+        ghost_bytes "DRAM of the ghost queue" = stats.ghost_bytes;
+    };
+    [flash, admission, index, cascade, tier]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::figures::{process, server_group};
+    use pumice_advise::Endurance;
+    use pumice_nhc::Counts;
+
+    #[test]
+    fn a_start_without_a_checkpoint_is_compared_with_none() {
+        let said = "starting: 4 KiB read from the flash device, ";
+        assert_eq!(starting(4096, 0), format!("{said}without a checkpoint"));
+        assert_eq!(
+            starting(4096, 8192),
+            format!("{said}where the last checkpoint has 8 KiB")
+        );
+    }
+
+    #[test]
+    fn the_table_of_metrics_is_what_the_code_has_and_help_stands_alone() {
+        let (stats, none) = (Stats::default(), DeviceCounts::default());
+        let mut groups = vec![process(), server_group(Duration::ZERO, false, 0, 0)];
+        groups.push(engine_group(<(Recovered, Duration)>::default(), &stats));
+        groups.extend(cache_groups(&stats));
+        groups.push(Group {
+            room: "device",
+            figures: none.figures(),
+        });
+        let endurance = Endurance::of_tbw(1.0).ok();
+        let written = DeviceCounts {
+            written_bytes: 1,
+            ..none
+        };
+        groups.push(Pace::of(Duration::from_secs(3600), &written, endurance).group());
+        let [performance, its_device] = performance_groups(false, 0, 0, TierCounts::default(), none);
+        let idle = pumice_nhc::Scheduler::new(pumice_nhc::Objective::default()).status();
+        groups.extend([
+            performance,
+            split_group("performance_split", idle, &Counts::new()),
+        ]);
+        groups.push(memcached_group(DoorCounts::default(), [0; 3]));
+        let mut page = String::from("| metric | meaning |\n| --- | --- |\n");
+        for group in &groups {
+            let owner = if group.room == "process" { "" } else { "pumice_" };
+            for figure in &group.figures {
+                let total = if figure.kind == Kind::Counter {
+                    "_total"
+                } else {
+                    ""
+                };
+                let words = [" of those", "Their ", "those ", "The same"];
+                assert!(
+                    !words.iter().any(|word| figure.help.contains(word)),
+                    "{}: {}",
+                    figure.name,
+                    figure.help
+                );
+                page += &format!(
+                    "| `{owner}{}_{}{total}` | {} |\n",
+                    group.room, figure.name, figure.help
+                );
+            }
+        }
+        let room = its_device.room;
+        page += &format!("| `pumice_{room}_…` | As `pumice_device_…`, of the performance tier |\n");
+        for (room, name) in WATCHED {
+            assert!(
+                page.contains(&format!("`pumice_{room}_{name}_total`")),
+                "{room} {name}"
+            );
+        }
+        crate::documents::check("metrics.md", "table of metrics", &page);
+    }
+}
