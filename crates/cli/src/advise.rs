@@ -13,13 +13,13 @@ use anyhow::Context;
 pub use args::AdviseArgs;
 use args::{Have, SECTOR_BYTES, flash, latencies, read_ns};
 use page::PageFile;
+use pumice::Rule;
 use pumice::{AdmissionOptions, FlashWrite, IndexKind, IndexOptions};
-use pumice_admit::Rule;
 use pumice_advise::{
     Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, knees,
     pairs, sizes,
 };
-use pumice_server::Familiar;
+use pumice_server::Flags;
 use pumice_server::objects::{ServeConfig, options_of_empty, smallest_dram};
 use pumice_sim::{
     FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules, Report, Timed,
@@ -196,7 +196,11 @@ impl Basis<'_> {
             ..Settings::default()
         };
         let layers = Layers::collect(settings, None)?;
-        let mut config = ServeConfig::resolve(&layers, true, &Familiar::default())?;
+        let flags = Flags {
+            reformat: true,
+            ..Flags::default()
+        };
+        let mut config = ServeConfig::resolve(&layers, &flags)?;
         config.host.dram = dram;
         Ok(config)
     }

@@ -16,7 +16,7 @@ use pumice::{CacheOptions, IndexKind, IndexOptions};
 use pumice_blocks::{GeometryError, OpenError};
 use pumice_device::Profile;
 use pumice_flash::{LayoutName, LayoutOptions};
-use pumice_server::Familiar;
+use pumice_server::Flags;
 use pumice_server::objects::flash::size_of_new;
 use pumice_server::objects::{ServeConfig, TIER1_SHARE, config, options_of_empty};
 use pumice_sim::{
@@ -374,7 +374,11 @@ fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
         ..admission_flags(args)
     };
     let layers = Layers::collect(settings, args.config.as_deref())?;
-    let config = ServeConfig::resolve(&layers, true, &Familiar::default())?;
+    let flags = Flags {
+        reformat: true,
+        ..Flags::default()
+    };
+    let config = ServeConfig::resolve(&layers, &flags)?;
     let size = match (args.flash_size.first(), &args.config) {
         (Some(size), _) => size.clone(),
         (None, None) => "10%".parse::<CacheSize>()?,

@@ -23,6 +23,6 @@ pub fn check(page: &str, name: &str, made: &str) {
     }
     assert_eq!(
         listed, made,
-        "`WRITE_DOCS=1 cargo test -p pumice-server --lib table` writes docs/{page} anew"
+        "`WRITE_DOCS=1 cargo test -p pumice-server -p pumice-cli --lib table` writes docs/{page} anew"
     );
 }

@@ -12,16 +12,14 @@ pub mod volumes;
 
 #[cfg(test)]
 mod documents;
-mod familiar;
-pub mod fuzzing;
+#[cfg(not(feature = "throttle"))]
 mod throttle;
 
-pub use familiar::Familiar;
-
-use clap::Args;
-use host::log;
+pub use host::start_log;
 use objects::ServeConfig;
-use settings::{Layers, Settings};
+#[cfg(feature = "throttle")]
+use pumice_throttle as throttle;
+use settings::Layers;
 use std::path::PathBuf;
 pub use throttle::Kinds;
 use usage::usage;
@@ -33,78 +31,39 @@ pub const VERSION: &str = env!("VERSION_OF_PUMICE");
 /// The commit that it is built from, if that is known.
 pub const COMMIT: Option<&str> = option_env!("COMMIT_OF_PUMICE");
 
-/// Flags of `serve`.
-#[derive(Args, Debug)]
-pub struct ServeArgs {
-    /// A file of settings; every flag below but --reformat, --accept-clock and --throttle is a key of it, and an environment variable
-    /// (--flash-size is `flash-size` there and PUMICE_FLASH_SIZE)
-    #[arg(long, value_name = "FILE", env = "PUMICE_CONFIG")]
-    config: Option<PathBuf>,
-
-    #[command(flatten)]
-    settings: Settings,
-
-    /// Make an empty cache of the flash device, whatever is on it
-    #[arg(long)]
-    reformat: bool,
-
-    /// Believe a clock that is more than a day ahead of the last time that the flash device saw, now and not at the second start
-    #[arg(long)]
-    accept_clock: bool,
-
-    /// Make devices as slow as other kinds would be, to try them out: dram, nvm, optane, nvme, sata or hdd, or N times as slow, for
-    /// example flash=nvme*40, or with --nbd cache=optane*40,backing=nvme*40. What the device really takes comes on top where it is
-    /// more. Of a program that is built with `--features throttle` alone
-    #[arg(long, value_name = "KINDS")]
-    throttle: Option<Kinds>,
-
-    #[command(flatten)]
-    familiar: Familiar,
+/// What flags alone say of a server, beside its settings.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// Make an empty cache, whatever there is.
+    pub reformat: bool,
+    /// Believe a clock that is more than a day ahead of the last time that the flash device saw.
+    pub accept_clock: bool,
+    /// How slow devices are to be.
+    pub throttle: Kinds,
+    /// The budget of DRAM in bytes.
+    pub memory: Option<u64>,
+    /// The user to become when started as root.
+    pub user: Option<String>,
+    /// Where to write the process id.
+    pub pid_file: Option<PathBuf>,
+    /// Connections that may wait to be accepted.
+    pub backlog: Option<u32>,
 }
 
 /// Runs a server to its end.
 ///
 /// # Errors
 /// Usage, or what failed.
-pub fn run(mut args: ServeArgs) -> anyhow::Result<()> {
-    let warnings = args.familiar.fold_into(&mut args.settings)?;
-    let layers = Layers::collect(args.settings, args.config.as_deref())?;
-    log::start(&layers.log_format(), args.familiar.verbosity)?;
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
-    let kinds = args.throttle.unwrap_or_default();
-    match VolumesConfig::resolve(&layers, args.reformat, &args.familiar)? {
-        Some(_) if args.accept_clock => Err(usage(
+pub fn run(layers: &Layers, flags: &Flags) -> anyhow::Result<()> {
+    match VolumesConfig::resolve(layers, flags)? {
+        Some(_) if flags.accept_clock => Err(usage(
             "--accept-clock says nothing of volumes; leave it out with --nbd",
         )),
-        Some(config) => volumes::run(&config, kinds),
-        None => {
-            let config = ServeConfig::resolve(&layers, args.reformat, &args.familiar)?;
-            objects::run(&config, args.accept_clock, kinds)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_of_settings_is_what_help_says() {
-        let mut page = String::from("| flag | meaning | default |\n| --- | --- | --- |\n");
-        let command = ServeArgs::augment_args(clap::Command::new("serve"));
-        for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
-            let name = argument.get_long().unwrap();
-            let value = argument
-                .get_value_names()
-                .filter(|_| argument.get_action().takes_values());
-            let value = value.map_or_else(String::new, |names| format!(" {}", names[0]));
-            let help = argument.get_help().unwrap().to_string().replace('\n', " ");
-            let (meaning, default) = help.split_once(" [default: ").unwrap_or((&help, "]"));
-            let default = default.strip_suffix(']').expect("the default stands at the end");
-            page += &format!("| `--{name}{value}` | {meaning} | {default} |\n");
-        }
-        crate::documents::check("operations.md", "table of settings", &page);
+        Some(config) => volumes::run(&config, flags.throttle),
+        None => objects::run(
+            &ServeConfig::resolve(layers, flags)?,
+            flags.accept_clock,
+            flags.throttle,
+        ),
     }
 }

@@ -1,11 +1,11 @@
 //! How long flash lasts: what its vendor says, from flags or settings, and the figures of a running server.
 
+use crate::host::figures::group;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
 use pumice_advise::Endurance;
 use pumice_device::DeviceCounts;
 use pumice_door_admin::Group;
-use pumice_world::{Figure, Kind};
 use std::time::Duration;
 
 /// How long a server runs before its pace says something of a day.
@@ -132,30 +132,19 @@ impl Pace {
 
     /// For metrics.
     pub fn group(&self) -> Group {
-        let gauge = |name, help, value| Figure {
-            name,
-            help,
-            kind: Kind::Gauge,
-            value,
-        };
-        let mut figures = vec![Figure::documented(
-            "host_bytes",
-            "Bytes sent to the flash device since the start",
-            Kind::Counter,
-            self.host_bytes,
-        )];
         let day = self.day_bytes.map(|bytes| {
-            let help = "Bytes sent to the flash device in a day, at the pace since the start; absent in the first hour";
-            gauge("day_bytes", help, bytes)
+            group! { "";
+                Gauge day_bytes "Bytes sent to the flash device in a day, at the pace since the start; absent in the first hour" = bytes;
+            }
         });
         let years = self.years.map(|years| {
-            let help = "Years for which the rating of `tbw`, `dwpd` or `cycles` lasts at the pace since the start, by `cycles` to be divided by the drive's write amplification; absent in the first hour, and where none is given";
-            gauge("years", help, years)
+            group! { "";
+                Gauge years "Years for which the rating of `tbw`, `dwpd` or `cycles` lasts at the pace since the start, by `cycles` to be divided by the drive's write amplification; absent in the first hour, and where none is given" = years;
+            }
         });
-        figures.extend(day.into_iter().chain(years));
-        Group {
-            room: "lifetime",
-            figures,
+        let figures = |group: Option<Group>| group.map_or_else(Vec::new, |group| group.figures);
+        group! { "lifetime", figures(day), figures(years);
+            Counter host_bytes "Bytes sent to the flash device since the start" = self.host_bytes;
         }
     }
 
@@ -171,94 +160,5 @@ impl Pace {
             self.uptime.as_secs_f64() / 3600.0,
             day_bytes / GIGABYTE,
         ))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::settings::Settings;
-
-    fn layers(pairs: &[(&str, &str)]) -> Layers {
-        let text: String = pairs
-            .iter()
-            .map(|(name, value)| format!("{name} = \"{value}\"\n"))
-            .collect();
-        Layers::collect(toml::from_str::<Settings>(&text).unwrap(), None).unwrap()
-    }
-
-    fn endurance_by(pairs: &[(&str, &str)]) -> Option<Endurance> {
-        let layers = layers(pairs);
-        let found = Rating::of_settings(&layers).unwrap();
-        found.map(|(endurance, _)| endurance)
-    }
-
-    #[test]
-    fn a_server_says_how_long_its_flash_lasts_from_its_first_hour_on() {
-        let counts = DeviceCounts {
-            written_bytes: 39_000_000_000,
-            log_bytes: 1_000_000_000,
-            ..DeviceCounts::default()
-        };
-        let endurance = endurance_by(&[("tbw", "600")]);
-        let figures = |secs, counts: &DeviceCounts, endurance| {
-            let pace = Pace::of(Duration::from_secs(secs), counts, endurance);
-            let figures = pace.group().figures;
-            let figures = figures.iter().map(|figure| (figure.name, figure.value));
-            (figures.collect::<Vec<_>>(), pace.line())
-        };
-        assert_eq!(
-            figures(3599, &counts, endurance),
-            (vec![("host_bytes", 40e9)], None)
-        );
-        let (found, line) = figures(7200, &counts, endurance);
-        // 600 TB at 480 GB a day.
-        let years = 600e12 / 480e9 / 365.0;
-        assert_eq!(
-            found,
-            [("host_bytes", 40e9), ("day_bytes", 480e9), ("years", years)]
-        );
-        assert_eq!(
-            line.unwrap(),
-            "40.000 GB sent to the flash device in 2.0 hours, 480.000 GB a day: the rating lasts 3.4 years"
-        );
-        let (found, line) = figures(7200, &counts, None);
-        assert_eq!((found.len(), line.unwrap().contains("years")), (2, false));
-        let (found, _) = figures(7200, &DeviceCounts::default(), endurance);
-        assert_eq!(found, [("host_bytes", 0.0), ("day_bytes", 0.0)]);
-    }
-
-    #[test]
-    fn a_rating_that_says_nothing_names_its_setting() {
-        let years = |pairs: &[_]| endurance_by(pairs).map(|endurance| endurance.years(1e12));
-        let dwpd = [("dwpd", "1"), ("drive-size", "1000"), ("warranty", "3")];
-        assert_eq!(years(&dwpd), Some(3.0));
-        // 730 cycles of 1 TB at 1 TB a day.
-        assert_eq!(years(&[("cycles", "730"), ("drive-size", "1000")]), Some(2.0));
-        assert_eq!(years(&[]), None);
-        for (pairs, named) in [
-            (vec![("tbw", "0")], "tbw"),
-            (vec![("tbw", "600TB")], "tbw"),
-            (vec![("tbw", "1"), ("dwpd", "1"), ("drive-size", "1")], "dwpd"),
-            (vec![("dwpd", "1")], "dwpd"),
-            (vec![("drive-size", "1")], "drive-size"),
-            (vec![("warranty", "1"), ("tbw", "1")], "warranty"),
-            (vec![("cycles", "1")], "cycles"),
-            (vec![("cycles", "-1"), ("drive-size", "1")], "cycles"),
-            (vec![("cycles", "1"), ("tbw", "1")], "cycles"),
-            (
-                vec![("cycles", "1"), ("drive-size", "1"), ("warranty", "1")],
-                "warranty",
-            ),
-        ] {
-            let layers = layers(&pairs);
-            let error = Rating::of_settings(&layers).unwrap_err();
-            // The place of the setting comes before its text and what is wrong.
-            let error = error.to_string();
-            assert!(
-                error.split(" `").next().unwrap().ends_with(named),
-                "{pairs:?}: {error}"
-            );
-        }
     }
 }

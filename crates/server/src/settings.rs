@@ -61,8 +61,7 @@ macro_rules! settings {
                 Ok(settings)
             }
 
-            /// Every name, for the test of the sample file.
-            #[cfg(test)]
+            /// Every name.
             pub const NAMES: &[&str] = &[$($name,)*];
         }
 
@@ -268,21 +267,28 @@ impl Layers {
     pub fn collect(flags: Settings, file: Option<&Path>) -> anyhow::Result<Self> {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-        let environment = Settings::from_environment(environment)?;
         let file_name = file.map(|path| path.display().to_string()).unwrap_or_default();
-        let file = match file {
-            None => Settings::default(),
-            Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|error| usage(format!("cannot read configuration file {file_name}: {error}")))?;
-                toml::from_str(&text)
-                    .map_err(|error| usage(format!("configuration file {file_name}: {error}")))?
-            }
-        };
+        let read = file.map(std::fs::read_to_string).transpose();
+        let read =
+            read.map_err(|error| usage(format!("cannot read configuration file {file_name}: {error}")))?;
+        Self::of(flags, environment, &read.unwrap_or_default(), file_name)
+    }
+
+    /// Collects flags, variables of an environment, and the text of a file.
+    ///
+    /// # Errors
+    /// Usage: keys or values that make no sense.
+    pub fn of(
+        flags: Settings,
+        variables: impl IntoIterator<Item = (String, String)>,
+        file: &str,
+        file_name: String,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
             flags,
-            environment,
-            file,
+            environment: Settings::from_environment(variables)?,
+            file: toml::from_str(file)
+                .map_err(|error| usage(format!("configuration file {file_name}: {error}")))?,
             file_name,
         })
     }
@@ -360,109 +366,5 @@ impl<'a> Given<'a> {
         found
             .map(Some)
             .ok_or_else(|| self.wrong(format!("expected {}", names.join(" or "))))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn owned(variables: &[(&str, &str)]) -> Vec<(String, String)> {
-        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
-        variables.iter().map(owned).collect()
-    }
-
-    #[test]
-    fn an_unknown_variable_is_an_error_that_names_it() {
-        let read = |name: &str| Settings::from_environment(owned(&[("HOME", "/"), (name, "1")]));
-        for name in ["PUMICE_FLUSH_SIZE", "PUMICE_", "PUMICE_Dram"] {
-            let error = read(name).unwrap_err().to_string();
-            assert!(error.contains(name), "{error}");
-        }
-        for name in [
-            "PUMICE_CONFIG",
-            "PUMICE_LOG",
-            "PUMICE_PORT_11211_TCP",
-            "PUMICE_SERVICE_HOST",
-            "PATH",
-        ] {
-            assert_eq!(read(name).unwrap(), Settings::default(), "{name}");
-        }
-    }
-
-    fn layers(flags: &[(&str, &str)], environment: &[(&str, &str)], file: &str) -> Layers {
-        // The flags are read as a file here: names and texts are the same.
-        let flags: String = flags
-            .iter()
-            .map(|(name, text)| format!("{name} = \"{text}\"\n"))
-            .collect();
-        Layers {
-            flags: toml::from_str(&flags).unwrap(),
-            environment: Settings::from_environment(owned(environment)).unwrap(),
-            file: toml::from_str(file).unwrap(),
-            file_name: "a.toml".to_owned(),
-        }
-    }
-
-    #[test]
-    fn flags_win_over_the_environment_and_that_over_the_file() {
-        let file = "dram = \"1MiB\"\nthreads = 3\nadmin = \"a\"\n";
-        let environment = [("PUMICE_DRAM", "2MiB"), ("PUMICE_THREADS", "4")];
-        let layers = layers(&[("dram", "3MiB")], &environment, file);
-        assert_eq!(layers.dram().text().unwrap(), Some("3MiB"));
-        assert_eq!(layers.threads().text().unwrap(), Some("4"));
-        assert_eq!(layers.admin().text().unwrap(), Some("a"));
-        assert_eq!(layers.flash().text().unwrap(), None);
-    }
-
-    #[test]
-    fn an_error_names_the_place() {
-        let file = "alpha = \"x\"\n";
-        let layers = layers(&[("dram", "q")], &[("PUMICE_FLASH_SIZE", "w")], file);
-        let message = |given: Given<'_>| given.parse::<u64>().unwrap_err().to_string();
-        assert!(message(layers.dram()).starts_with("--dram `q`: "));
-        assert!(message(layers.flash_size()).starts_with("PUMICE_FLASH_SIZE `w`: "));
-        assert!(message(layers.alpha()).starts_with("key `alpha` of a.toml `x`: "));
-    }
-
-    #[test]
-    fn lists_and_numbers_are_texts() {
-        let layers = layers(
-            &[("admin", "a, b")],
-            &[],
-            "memcached = [\"127.0.0.1:1\", \"unix:/s\"]\nalpha = 0.5\n",
-        );
-        assert_eq!(layers.memcached().list(), Some(vec!["127.0.0.1:1", "unix:/s"]));
-        assert_eq!(layers.admin().list(), Some(vec!["a", "b"]));
-        assert_eq!(layers.alpha().text().unwrap(), Some("0.5"));
-        assert!(layers.memcached().text().is_err());
-    }
-
-    #[test]
-    fn an_unknown_key_is_an_error_that_names_it() {
-        let error = toml::from_str::<Settings>("drum = \"1MiB\"")
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("drum") && error.contains("dram"), "{error}");
-    }
-
-    #[test]
-    fn the_sample_file_shows_every_key_and_is_valid_when_uncommented() {
-        let sample = include_str!("../../../pumice.toml");
-        let keys: Vec<&str> = sample
-            .lines()
-            .filter_map(|line| line.strip_prefix('#')?.split_once(" = "))
-            .map(|(key, _)| key)
-            .collect();
-        assert_eq!(keys, Settings::NAMES);
-        assert_eq!(toml::from_str::<Settings>(sample).unwrap(), Settings::default());
-        let uncommented: String = sample
-            .lines()
-            .map(|line| match line.strip_prefix('#') {
-                Some(rest) if !rest.starts_with(' ') => format!("{rest}\n"),
-                _ => format!("{line}\n"),
-            })
-            .collect();
-        toml::from_str::<Settings>(&uncommented).unwrap();
     }
 }

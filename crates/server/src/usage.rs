@@ -31,17 +31,3 @@ pub fn causes(error: &anyhow::Error) -> String {
     }
     text
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use anyhow::Context;
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let named = anyhow::Error::msg("b").context("a: b").context("c");
-        assert_eq!(causes(&named), "c: a: b");
-        let silent: anyhow::Result<()> = Err(anyhow::Error::msg("b"));
-        assert_eq!(causes(&silent.context("a").unwrap_err()), "a: b");
-    }
-}

@@ -92,7 +92,7 @@ async fn answer(arrived: Arrived, stop: Arc<Stop>, answered: Arc<AtomicU64>) {
 fn run(dram: &str, bound: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
     let mut settings = Settings::default();
     (settings.dram, settings.admin) = (Some(vec![dram.into()]), Some(vec!["127.0.0.1:0".into()]));
-    let config = HostConfig::resolve(&Layers::collect(settings, None)?, false, &Default::default())?;
+    let config = HostConfig::resolve(&Layers::collect(settings, None)?, &Default::default())?;
     let door = Arc::new(Lines(Floor::bind(FloorConfig {
         listen: vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))],
         workers: config.threads,

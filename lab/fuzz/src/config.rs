@@ -1,10 +1,10 @@
 //! Settings: what is accepted, printed and read again is the same, from a file and from flags, and within its bounds.
 
 use crate::bytes::Bytes;
-use pumice_door_memcached::Listen;
-use pumice_server::fuzzing::{
+use pumice_cli::fuzzing::{
     Familiar, Human, ServeConfig, Settings, Size, from_file, from_words, resolve, to_file, to_flags,
 };
+use pumice_door_memcached::Listen;
 use std::net::SocketAddr;
 
 /// The first byte says what the text is: a file, flags by lines, words of a command line, or a size.

@@ -1,7 +1,7 @@
 //! What `advise` prints.
 
 use crate::times::people;
-use pumice_admit::Rule;
+use pumice::Rule;
 use pumice_advise::Offer;
 use pumice_trace::Human;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! Settings that every service has, checked.
 
 use super::listen;
-use crate::familiar::Familiar;
+use crate::Flags;
 use crate::lifetime::Rating;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
@@ -47,18 +47,18 @@ impl HostConfig {
     ///
     /// # Errors
     /// [`Usage`](crate::usage::Usage), for the first that makes no sense.
-    pub fn resolve(layers: &Layers, reformat: bool, familiar: &Familiar) -> anyhow::Result<Self> {
+    pub fn resolve(layers: &Layers, flags: &Flags) -> anyhow::Result<Self> {
         Ok(Self {
-            dram: dram(&layers.dram(), familiar.memory)?,
+            dram: dram(&layers.dram(), flags.memory)?,
             threads: number(&layers.threads(), 1024)?.unwrap_or_else(cpus),
             max_connections: number(&layers.max_connections(), 1 << 20)?,
             admin: admin(&layers.admin())?,
             flash_timeout_secs: secs(&layers.flash_timeout(), FLASH_TIMEOUT_SECS_MAX)?
                 .unwrap_or(FLASH_TIMEOUT_SECS),
             max_absence_secs: secs(&layers.max_absence(), ABSENCE_SECS_MAX)?,
-            reformat,
-            user: familiar.user.clone(),
-            pid_file: familiar.pid_file.clone(),
+            reformat: flags.reformat,
+            user: flags.user.clone(),
+            pid_file: flags.pid_file.clone(),
             endurance: Rating::of_settings(layers)?.map(|(endurance, _)| endurance),
         })
     }
@@ -189,18 +189,15 @@ fn admin(given: &Given<'_>) -> anyhow::Result<Option<SocketAddr>> {
 }
 
 /// The objective of a text of `--performance-objective`; `None`: reads are not split.
-pub(crate) fn objective(given: &Given<'_>, text: Option<&str>) -> anyhow::Result<Option<Objective>> {
-    let text = match text {
-        None => return Ok(Some(Objective::default())),
-        Some("classic") => return Ok(None),
-        Some(text) => text,
-    };
-    let objective = text.parse().map_err(|_| {
+pub(crate) fn objective(text: &str) -> Result<Option<Objective>, String> {
+    if text == "classic" {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| {
         let all = [Objective::Throughput, Objective::Mean, Objective::P99];
         let names = all.map(|objective| objective.to_string());
-        given.wrong(format!("no such objective ({}, classic)", names.join(", ")))
-    })?;
-    Ok(Some(objective))
+        format!("no such objective ({}, classic)", names.join(", "))
+    })
 }
 
 #[cfg(test)]

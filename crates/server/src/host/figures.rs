@@ -5,20 +5,25 @@ use crate::service::Service;
 use pumice_door_admin::{BooksFault, Figures, Group, Latency, NotRecorded, Requests, Source};
 use pumice_net::HistogramSnapshot;
 use pumice_nhc::{Counts, Reason, State, Status};
-use pumice_world::{Figure, Kind};
+use pumice_world::Figure;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The gauges of a room: name, meaning and value of each.
-macro_rules! gauges {
-    ($room:expr; $($name:ident $help:literal = $value:expr;)*) => {
-        Group {
-            room: $room,
-            figures: vec![$(Figure::documented(stringify!($name), $help, Kind::Gauge, $value)),*],
-        }
-    };
+/// The figures of a room: kind, name, meaning and value of each, and lists of others after them.
+macro_rules! group {
+    ($room:expr $(, $more:expr)*; $($kind:ident $name:ident $help:literal = $value:expr;)*) => {{
+        let figures = vec![$(pumice_world::Figure {
+            name: stringify!($name),
+            help: $help,
+            kind: pumice_world::Kind::$kind,
+            value: $value as f64,
+        }),*];
+        let others: Vec<Vec<pumice_world::Figure>> = vec![$($more),*];
+        let figures = figures.into_iter().chain(others.into_iter().flatten()).collect();
+        pumice_door_admin::Group { room: $room, figures }
+    }};
 }
-pub(crate) use gauges;
+pub(crate) use group;
 
 /// Where the admin door finds everything.
 pub(super) struct HostFigures<S: Service>(pub Arc<Running<S>>);
@@ -84,109 +89,49 @@ pub(crate) fn latency(operation: &'static str, snapshot: &HistogramSnapshot) -> 
     }
 }
 
-pub(crate) fn seconds(name: &'static str, help: &'static str, kind: Kind, value: f64) -> Figure {
-    Figure {
-        name,
-        help,
-        kind,
-        value,
-    }
-}
-
 pub(crate) fn server_group(uptime: Duration, is_ready: bool, dram_budget: u64, workers: usize) -> Group {
-    gauges! { "server";
-        uptime_seconds "Time since the start" = uptime.as_secs();
-        ready "1 while requests are served" = u64::from(is_ready);
-        dram_budget_bytes "Budget of the whole process" = dram_budget;
-        workers "Worker threads" = workers as u64;
+    group! { "server";
+        Gauge uptime_seconds "Time since the start" = uptime.as_secs();
+        Gauge ready "1 while requests are served" = u64::from(is_ready);
+        Gauge dram_budget_bytes "Budget of the whole process" = dram_budget;
+        Gauge workers "Worker threads" = workers;
     }
 }
 
-/// Connections of a door: open, accepted and turned away.
-pub(crate) fn connections_group(room: &'static str, [open, accepted, rejected]: [u64; 3]) -> Group {
-    let mut group = Group {
-        room,
-        figures: vec![Figure::documented(
-            "connections",
-            "Open connections",
-            Kind::Gauge,
-            open,
-        )],
-    };
-    let counter = |name, help, value| Figure::documented(name, help, Kind::Counter, value);
-    group.figures.extend([
-        counter("connections_accepted", "Connections accepted", accepted),
-        counter(
-            "connections_rejected",
-            "Connections turned away because there were too many",
-            rejected,
-        ),
-    ]);
-    group
+/// Connections of a door, open, accepted and turned away, and what else it counts.
+pub(crate) fn connections_group(room: &'static str, counts: [u64; 3], others: Vec<Figure>) -> Group {
+    let [open, accepted, rejected] = counts;
+    group! { room, others;
+        Gauge connections "Open connections" = open;
+        Counter connections_accepted "Connections accepted" = accepted;
+        Counter connections_rejected "Connections turned away because there were too many" = rejected;
+    }
 }
 
 /// How reads are split between a faster device and a slower one, and why so.
 pub(crate) fn split_group(room: &'static str, status: Status, load: &Counts) -> Group {
     let is = |reason| u64::from(status.reason == reason);
-    let mut split = gauges! { room;
-        data_admit "1 while the faster device may take copies" = u64::from(status.data_admit);
-        state "State of the algorithm: 1 copies what is read, 2 holds the copies and tunes" = match status.state {
+    let [upper, lower] = load.read_latency_ns.map(|ns| ns as f64 / 1e9);
+    group! { room;
+        Gauge data_admit "1 while the faster device may take copies" = u64::from(status.data_admit);
+        Gauge state "State of the algorithm: 1 copies what is read, 2 holds the copies and tunes" = match status.state {
             State::Filling => 1,
             State::Tuning => 2,
         };
-        too_few "1 where nothing is redirected because too little was asked for so far" = is(Reason::TooFew);
-        worse "1 where nothing is redirected because that was found worse" = is(Reason::Worse);
-        no_difference "1 where nothing is redirected because that was found to make no difference" = is(Reason::NoDifference);
-        outstanding "Operations under way on both devices" = load.outstanding;
-    };
-    let figure = |name, help, kind, value| Figure {
-        name,
-        help,
-        kind,
-        value,
-    };
-    let counter = |name, help, value| Figure::documented(name, help, Kind::Counter, value);
-    let [upper, lower] = load.read_latency_ns.map(|ns| ns as f64 / 1e9);
-    split.figures.extend([
-        figure(
-            "load_admit_ratio",
-            "Share of reads with a copy on the faster device that go to it",
-            Kind::Gauge,
-            status.load_admit,
-        ),
-        figure(
-            "settled_seconds",
-            "Time from the last jump of the load until the split was held",
-            Kind::Gauge,
-            status.settled_ns as f64 / 1e9,
-        ),
-        counter("windows", "Windows measured", status.windows),
-        counter("trials", "Comparisons of two splits", status.trials),
-        counter("moves", "Comparisons that changed the split", status.moves),
-        counter(
-            "upper_reads",
-            "Reads that the faster device answered",
-            load.reads[0],
-        ),
-        counter(
-            "lower_reads",
-            "Reads that the slower device answered, of every kind",
-            load.reads[1],
-        ),
-        figure(
-            "upper_read_seconds",
-            "Sum of the latencies of reads that the faster device answered",
-            Kind::Counter,
-            upper,
-        ),
-        figure(
-            "lower_read_seconds",
-            "Sum of the latencies of reads that the slower device answered",
-            Kind::Counter,
-            lower,
-        ),
-    ]);
-    split
+        Gauge too_few "1 where nothing is redirected because too little was asked for so far" = is(Reason::TooFew);
+        Gauge worse "1 where nothing is redirected because that was found worse" = is(Reason::Worse);
+        Gauge no_difference "1 where nothing is redirected because that was found to make no difference" = is(Reason::NoDifference);
+        Gauge outstanding "Operations under way on both devices" = load.outstanding;
+        Gauge load_admit_ratio "Share of reads with a copy on the faster device that go to it" = status.load_admit;
+        Gauge settled_seconds "Time from the last jump of the load until the split was held" = status.settled_ns as f64 / 1e9;
+        Counter windows "Windows measured" = status.windows;
+        Counter trials "Comparisons of two splits" = status.trials;
+        Counter moves "Comparisons that changed the split" = status.moves;
+        Counter upper_reads "Reads that the faster device answered" = load.reads[0];
+        Counter lower_reads "Reads that the slower device answered, of every kind" = load.reads[1];
+        Counter upper_read_seconds "Sum of the latencies of reads that the faster device answered" = upper;
+        Counter lower_read_seconds "Sum of the latencies of reads that the slower device answered" = lower;
+    }
 }
 
 /// What Prometheus' clients say of every process; what the system does not say is 0.
@@ -213,28 +158,15 @@ pub(crate) fn process() -> Group {
         .find_map(|line| line.strip_prefix("btime ")?.parse::<f64>().ok());
     let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let mut group = gauges! { "process";
-        threads "Threads" = field(17);
-        virtual_memory_bytes "Virtual memory" = field(20);
-        resident_memory_bytes "Resident memory" = field(21) * rustix::param::page_size() as u64;
-        open_fds "Open file descriptors" = files as u64;
-        max_fds "Descriptors that may be open" = limit.unwrap_or(u64::MAX);
-    };
-    group.figures.extend([
-        seconds(
-            "cpu_seconds",
-            "Time on CPUs",
-            Kind::Counter,
-            (field(11) + field(12)) as f64 / ticks,
-        ),
-        seconds(
-            "start_time_seconds",
-            "Start, in Unix time",
-            Kind::Gauge,
-            boot.unwrap_or(0.0) + field(19) as f64 / ticks,
-        ),
-    ]);
-    group
+    group! { "process";
+        Gauge threads "Threads" = field(17);
+        Gauge virtual_memory_bytes "Virtual memory" = field(20);
+        Gauge resident_memory_bytes "Resident memory" = field(21) * rustix::param::page_size() as u64;
+        Gauge open_fds "Open file descriptors" = files;
+        Gauge max_fds "Descriptors that may be open" = limit.unwrap_or(u64::MAX);
+        Counter cpu_seconds "Time on CPUs" = (field(11) + field(12)) as f64 / ticks;
+        Gauge start_time_seconds "Start, in Unix time" = boot.unwrap_or(0.0) + field(19) as f64 / ticks;
+    }
 }
 
 /// How long nothing is said of a counter after a rise was.
@@ -284,6 +216,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pumice_world::Kind;
 
     #[test]
     fn a_rise_is_said_at_once_and_then_once_a_minute() {

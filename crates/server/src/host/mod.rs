@@ -10,12 +10,13 @@ pub(crate) mod figures;
 pub(crate) mod files;
 pub(crate) mod limits;
 pub(crate) mod listen;
-pub(crate) mod log;
+mod log;
 mod user;
 mod worker;
 
 pub use compute::{ComputeThreads, Jobs};
 pub use config::HostConfig;
+pub use log::start as start_log;
 pub use worker::{RING_ENTRIES, Tasks, Worker, drive, each_second};
 
 use crate::service::{Door, Service, check_plan};

@@ -1,6 +1,6 @@
 //! What a server of objects is told, checked and complete.
 
-use crate::familiar::Familiar;
+use crate::Flags;
 use crate::host::config::{HostConfig, bytes, device, objective, path, secs, size};
 use crate::host::listen;
 use crate::settings::{Given, Layers};
@@ -78,8 +78,8 @@ impl ServeConfig {
     ///
     /// # Errors
     /// [`crate::usage::Usage`], for the first setting that makes no sense or asks for what is not built.
-    pub fn resolve(layers: &Layers, reformat: bool, familiar: &Familiar) -> anyhow::Result<Self> {
-        let host = HostConfig::resolve(layers, reformat, familiar)?;
+    pub fn resolve(layers: &Layers, flags: &Flags) -> anyhow::Result<Self> {
+        let host = HostConfig::resolve(layers, flags)?;
         let flash = device(&layers.flash())?.unwrap_or_else(|| "pumice.flash".into());
         let memcached = listen::addresses(layers)?;
         Ok(Self {
@@ -91,7 +91,10 @@ impl ServeConfig {
             performance_size: size(&layers.performance_size())?,
             performance_objective: {
                 let given = layers.performance_objective();
-                objective(&given, given.text()?)?
+                let objective = given.text()?.map(objective).transpose();
+                objective
+                    .map_err(|what| given.wrong(what))?
+                    .unwrap_or(Some(Objective::default()))
             },
             block_size: block_size(&layers.block_size())?,
             layout: layout(layers)?,
@@ -118,7 +121,7 @@ impl ServeConfig {
             idle_timeout: secs(&layers.idle_timeout(), IDLE_TIMEOUT_SECS_MAX)?
                 .filter(|secs| *secs > 0)
                 .map(|secs| Duration::from_secs(u64::from(secs))),
-            backlog: familiar.backlog.unwrap_or(1024),
+            backlog: flags.backlog.unwrap_or(1024),
             host,
         })
     }
@@ -214,89 +217,4 @@ fn max_item_size(given: &Given<'_>) -> anyhow::Result<u32> {
         .ok()
         .filter(|_| (1024..=MAX_ITEM_BYTES).contains(&bytes))
         .ok_or_else(|| given.wrong("expected 1KiB to 1GiB"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use pumice::Rule;
-    use std::net::SocketAddr;
-
-    #[test]
-    fn the_defaults_are_those_of_the_contract() {
-        let config = ServeConfig::resolve(&Layers::default(), false, &Familiar::default()).unwrap();
-        assert_eq!(config.host.dram, 256 << 20);
-        assert_eq!(config.flash, PathBuf::from("pumice.flash"));
-        assert_eq!(config.flash_size, None);
-        assert_eq!(config.max_item_size, 1 << 20);
-        assert_eq!(config.host.admin, Some(SocketAddr::from(([127, 0, 0, 1], 11250))));
-        assert_eq!(
-            (config.flash_write, config.durability),
-            (FlashWrite::Insertion, Durability::Process)
-        );
-        assert!(config.host.threads >= 1);
-        assert_eq!(
-            (config.host.flash_timeout_secs, config.flush_interval_secs),
-            (30, 5)
-        );
-        let layout = &config.layout;
-        assert_eq!(
-            (layout.layout, layout.policy.name().as_str()),
-            (LayoutName::Ripq, "slru-3")
-        );
-        assert_eq!((layout.alpha, layout.theta), (1.0 / 8.0, 1.0));
-    }
-
-    #[test]
-    fn what_is_let_onto_flash_arrives_and_what_makes_no_sense_is_refused_by_name() {
-        let resolved = |file: &str| {
-            let path = tempfile::NamedTempFile::new().unwrap();
-            std::fs::write(path.path(), file).unwrap();
-            let layers = Layers::collect(crate::settings::Settings::default(), Some(path.path())).unwrap();
-            ServeConfig::resolve(&layers, false, &Familiar::default()).map(|config| config.admission)
-        };
-        assert_eq!(resolved("").unwrap(), AdmissionOptions::default());
-        let all = resolved("flash-admit = \"random:0.25\"\nflash-write-budget = \"2TB/day\"\n").unwrap();
-        let budget = all.budget.map(|budget| (budget.bytes, budget.period_secs));
-        assert_eq!(
-            (all.rule, budget),
-            (Rule::Random(0.25), Some((2_000_000_000_000, 86_400)))
-        );
-        let limits = resolved(
-            "flash-admit = \"second-hit\"\nflash-admit-size-max = \"64KiB\"\nflash-admit-ttl-min = 60\n",
-        )
-        .unwrap();
-        let found = (limits.rule, limits.object_bytes_max, limits.ttl_secs_min);
-        assert_eq!(found, (Rule::SecondHit, 64 << 10, 60));
-        for (name, text) in [
-            ("flash-admit", "some"),
-            ("flash-write-budget", "2TB"),
-            ("flash-admit-size-max", "0"),
-            ("flash-admit-size-max", "10%"),
-            ("flash-admit-ttl-min", "soon"),
-            ("flash-admit-ttl-min", "31536001"),
-        ] {
-            let error = resolved(&format!("{name} = \"{text}\"")).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains(text), "{error}");
-        }
-    }
-
-    #[test]
-    fn what_steers_the_layout_arrives() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "policy = \"lru\"\nalpha = 0.25\n").unwrap();
-        let resolved = |flags| {
-            let layers = Layers::collect(flags, Some(file.path())).unwrap();
-            let layout = ServeConfig::resolve(&layers, false, &Familiar::default())
-                .unwrap()
-                .layout;
-            (layout.alpha, layout.theta)
-        };
-        assert_eq!(resolved(crate::settings::Settings::default()), (0.25, 0.75));
-        let flags = crate::settings::Settings {
-            theta: Some(vec!["0.9".into()]),
-            ..Default::default()
-        };
-        assert_eq!(resolved(flags), (0.25, 0.9));
-    }
 }

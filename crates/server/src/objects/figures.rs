@@ -2,15 +2,15 @@
 
 use super::worker::Opened;
 use super::{Objects, ServedCache};
-use crate::host::figures::{connections_group, gauges, latency, seconds, split_group};
+use crate::host::figures::{connections_group, group, latency, split_group};
 use crate::lifetime::Pace;
 use pumice::{Recovered, Stats};
 use pumice_device::{DeviceCounters, DeviceCounts};
 use pumice_door_admin::{BookLine, Figures, Group, Latency};
-use pumice_door_memcached::{Counts as DoorCounts, Operation};
+use pumice_door_memcached::Operation;
 use pumice_nhc::TierCounts;
 use pumice_trace::Human;
-use pumice_world::{Figure, Kind};
+use pumice_world::Figure;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,11 +89,12 @@ impl Objects {
     pub(super) fn all_figures(&self, opened: Option<&Opened>) -> Figures {
         let device = sum(&self.counters);
         let mut groups = vec![
-            memcached_group(self.door.stats().counts(), self.connections()),
-            Group {
-                room: "device",
-                figures: device.figures(),
-            },
+            connections_group(
+                "memcached",
+                self.connections(),
+                self.door.stats().counts().figures(),
+            ),
+            group! { "device", device.figures(); },
             self.pace().group(),
         ];
         if let Some(performance) = &self.performance {
@@ -108,7 +109,7 @@ impl Objects {
             ));
         }
         if self.tier_left_out.is_some() {
-            groups.push(works_group(false));
+            groups.push(works_group(false, Vec::new()));
         }
         let mut figures = Figures {
             limitation: self.limitation(opened.map(|opened| &*opened.cache)),
@@ -148,41 +149,24 @@ fn starting(read: u64, checkpoint: u64) -> String {
 }
 
 fn engine_group((found, took): (Recovered, Duration), stats: &Stats) -> Group {
-    let mut group = gauges! { "engine";
-        resident_entries "Entries that are there, by the books" = stats.resident_entries;
-        resident_bytes "Bytes of entries that are there, by the books" = stats.resident_bytes;
-        recovery_clean "1 after a clean stop" = u64::from(found.clean);
-        recovery_absences "1 where nothing had run for --max-absence or longer, and the cache began empty" = u64::from(found.absent_secs.is_some());
-        recovery_objects "Entries found at the start" = found.objects;
-        recovery_bytes "Bytes of entries found at the start" = found.bytes;
-        recovery_read_bytes "Bytes read from the device at the start" = found.bytes_read;
-        recovery_no_memory "Entries left out at the start for want of DRAM" = found.no_memory;
-    };
-    group.figures.push(Figure::documented(
-        "expired_unasked",
-        "Entries that had expired when their place was wanted, with nobody asking for them since",
-        Kind::Counter,
-        stats.expired_unasked,
-    ));
-    group.figures.push(seconds(
-        "recovery_seconds",
-        "Time to find what was there at the start",
-        Kind::Gauge,
-        took.as_secs_f64(),
-    ));
-    group
-}
-
-fn memcached_group(counts: DoorCounts, connections: [u64; 3]) -> Group {
-    let mut group = connections_group("memcached", connections);
-    group.figures.extend(counts.figures());
-    group
+    group! { "engine";
+        Gauge resident_entries "Entries that are there, by the books" = stats.resident_entries;
+        Gauge resident_bytes "Bytes of entries that are there, by the books" = stats.resident_bytes;
+        Gauge recovery_clean "1 after a clean stop" = u64::from(found.clean);
+        Gauge recovery_absences "1 where nothing had run for --max-absence or longer, and the cache began empty" = u64::from(found.absent_secs.is_some());
+        Gauge recovery_objects "Entries found at the start" = found.objects;
+        Gauge recovery_bytes "Bytes of entries found at the start" = found.bytes;
+        Gauge recovery_read_bytes "Bytes read from the device at the start" = found.bytes_read;
+        Gauge recovery_no_memory "Entries left out at the start for want of DRAM" = found.no_memory;
+        Counter expired_unasked "Entries that had expired when their place was wanted, with nobody asking for them since" = stats.expired_unasked;
+        Gauge recovery_seconds "Time to find what was there at the start" = took.as_secs_f64();
+    }
 }
 
 /// All that there is to say of a tier that a start has left out.
-fn works_group(works: bool) -> Group {
-    gauges! { "performance";
-        works "1 while copies are read, 0 when the performance tier is left alone or left out" = u64::from(works);
+fn works_group(works: bool, others: Vec<Figure>) -> Group {
+    group! { "performance", others;
+        Gauge works "1 while copies are read, 0 when the performance tier is left alone or left out" = u64::from(works);
     }
 }
 
@@ -193,58 +177,47 @@ fn performance_groups(
     counts: TierCounts,
     device: DeviceCounts,
 ) -> [Group; 2] {
-    let mut tier = works_group(works);
-    let copied = gauges! { "performance";
-        places "Blocks that the performance tier has room for" = places;
-        copies "Blocks of which the performance tier has a copy that counts" = copies;
+    let copied = group! { "performance", counts.figures();
+        Gauge places "Blocks that the performance tier has room for" = places;
+        Gauge copies "Blocks of which the performance tier has a copy that counts" = copies;
     };
-    tier.figures.extend(copied.figures);
-    tier.figures.extend(counts.figures());
-    let device = Group {
-        room: "performance_device",
-        figures: device.figures(),
-    };
-    [tier, device]
+    [
+        works_group(works, copied.figures),
+        group! { "performance_device", device.figures(); },
+    ]
 }
 
 fn cache_groups(stats: &Stats) -> [Group; 5] {
-    let mut flash = gauges! { "flash";
-        capacity_bytes "Bytes of the device" = stats.flash_capacity_bytes;
-        out "1 if the device failed for good and was taken out: DRAM serves alone" = u64::from(stats.flash_out);
-        out_remembered "1 if it was taken out and the next start will know" = u64::from(stats.flash_out_remembered);
-        unwritten_seconds "For how long the oldest object in a block buffer has been there unwritten (durability power: unflushed)" = u64::from(stats.unwritten_secs);
-        blocks_free "Blocks that are free" = stats.blocks_free;
-        blocks_sealed "Blocks that are on flash" = stats.blocks_sealed;
-        blocks_kept "Blocks that are on flash and hold what layout clock has kept" = stats.blocks_kept;
-        blocks_open "Blocks that are buffers" = stats.blocks_open;
-        blocks_checkpoint "Blocks that hold checkpoints" = stats.blocks_checkpoint;
-        block_size_bytes "Bytes of a block" = stats.block_bytes;
-        log_used_records "Records of the invalidation log in use" = stats.log_used;
-        log_capacity_records "Records that fit the invalidation log" = stats.log_slots;
-        buffer_bytes "DRAM of block buffers" = stats.block_buffer_bytes;
+    let flash = group! { "flash", stats.flash.figures(), stats.blocks.figures();
+        Gauge capacity_bytes "Bytes of the device" = stats.flash_capacity_bytes;
+        Gauge out "1 if the device failed for good and was taken out: DRAM serves alone" = u64::from(stats.flash_out);
+        Gauge out_remembered "1 if it was taken out and the next start will know" = u64::from(stats.flash_out_remembered);
+        Gauge unwritten_seconds "For how long the oldest object in a block buffer has been there unwritten (durability power: unflushed)" = stats.unwritten_secs;
+        Gauge blocks_free "Blocks that are free" = stats.blocks_free;
+        Gauge blocks_sealed "Blocks that are on flash" = stats.blocks_sealed;
+        Gauge blocks_kept "Blocks that are on flash and hold what layout clock has kept" = stats.blocks_kept;
+        Gauge blocks_open "Blocks that are buffers" = stats.blocks_open;
+        Gauge blocks_checkpoint "Blocks that hold checkpoints" = stats.blocks_checkpoint;
+        Gauge block_size_bytes "Bytes of a block" = stats.block_bytes;
+        Gauge log_used_records "Records of the invalidation log in use" = stats.log_used;
+        Gauge log_capacity_records "Records that fit the invalidation log" = stats.log_slots;
+        Gauge buffer_bytes "DRAM of block buffers" = stats.block_buffer_bytes;
     };
-    flash.figures.extend(stats.flash.figures());
-    flash.figures.extend(stats.blocks.figures());
-    let index = gauges! { "index";
-        mappings "Entries that the index maps" = stats.flash_items;
-        dram_bytes "DRAM of the index, slack included" = stats.index_dram_bytes;
+    let index = group! { "index";
+        Gauge mappings "Entries that the index maps" = stats.flash_items;
+        Gauge dram_bytes "DRAM of the index, slack included" = stats.index_dram_bytes;
     };
-    let mut cascade = gauges! { "index_cascade";
-        flash_bytes "Flash of blocks that hold mappings" = stats.mapping_flash_bytes;
+    let cascade = group! { "index_cascade", stats.cascade.figures(), stats.mapping_dram.figures();
+        Gauge flash_bytes "Flash of blocks that hold mappings" = stats.mapping_flash_bytes;
     };
-    cascade.figures.extend(stats.cascade.figures());
-    cascade.figures.extend(stats.mapping_dram.figures());
-    let admission = Group {
-        room: "admission",
-        figures: stats.admission.figures(),
+    let tier = group! { "tier";
+        Gauge dram_items "Entries in the DRAM tier" = stats.dram_items;
+        Gauge dram_segment_bytes "DRAM that items may take" = stats.dram_segment_bytes;
+        Gauge dram_used_bytes "DRAM of segments that hold items" = stats.dram_used_bytes;
+        Gauge dram_table_bytes "DRAM of the tier's table" = stats.dram_table_bytes;
+        Gauge ghost_bytes "DRAM of the ghost queue" = stats.ghost_bytes;
     };
-    let tier = gauges! { "tier";
-        dram_items "Entries in the DRAM tier" = stats.dram_items;
-        dram_segment_bytes "DRAM that items may take" = stats.dram_segment_bytes;
-        dram_used_bytes "DRAM of segments that hold items" = stats.dram_used_bytes;
-        dram_table_bytes "DRAM of the tier's table" = stats.dram_table_bytes;
-        ghost_bytes "DRAM of the ghost queue" = stats.ghost_bytes;
-    };
+    let admission = group! { "admission", stats.admission.figures(); };
     [flash, admission, index, cascade, tier]
 }
 
@@ -253,7 +226,9 @@ mod tests {
     use super::*;
     use crate::host::figures::{process, server_group};
     use pumice_advise::Endurance;
+    use pumice_door_memcached::Counts as DoorCounts;
     use pumice_nhc::Counts;
+    use pumice_world::Kind;
 
     #[test]
     fn a_start_without_a_checkpoint_is_compared_with_none() {
@@ -271,10 +246,7 @@ mod tests {
         let mut groups = vec![process(), server_group(Duration::ZERO, false, 0, 0)];
         groups.push(engine_group(<(Recovered, Duration)>::default(), &stats));
         groups.extend(cache_groups(&stats));
-        groups.push(Group {
-            room: "device",
-            figures: none.figures(),
-        });
+        groups.push(group! { "device", none.figures(); });
         let endurance = Endurance::of_tbw(1.0).ok();
         let written = DeviceCounts {
             written_bytes: 1,
@@ -287,7 +259,11 @@ mod tests {
             performance,
             split_group("performance_split", idle, &Counts::new()),
         ]);
-        groups.push(memcached_group(DoorCounts::default(), [0; 3]));
+        groups.push(connections_group(
+            "memcached",
+            [0; 3],
+            DoorCounts::default().figures(),
+        ));
         let mut page = String::from("| metric | meaning |\n| --- | --- |\n");
         for group in &groups {
             let owner = if group.room == "process" { "" } else { "pumice_" };

@@ -73,10 +73,11 @@ pub fn run(config: &ServeConfig, accept_clock: bool, kinds: Kinds) -> anyhow::Re
     let access = Access::load(config)?;
     let host = Host::new(&config.host, kinds)?;
     limits::allow_open_files(config.max_connections, config.host.threads, 2);
-    kinds.check(
-        &["flash", "performance-tier"],
-        "that is of volumes; give --nbd, --backing and --cache",
-    )?;
+    if let Some(other) = kinds.beside(&["flash", "performance-tier"]) {
+        return Err(usage(format!(
+            "--throttle {other}=: that is of volumes; give --nbd, --backing and --cache"
+        )));
+    }
     if kinds.has("performance-tier") && config.performance_tier.is_none() {
         return Err(usage(
             "--throttle: there is no performance tier; give --performance-tier",

@@ -1,8 +1,8 @@
 //! A volume as an export of the NBD door.
 
-use super::backing::Slow;
 use crate::throttle::{Paced, PacedBacking};
 use bytes::Bytes;
+use pumice_backing::Slow;
 use pumice_device::{CountingDevice, FileDevice};
 use pumice_door_nbd::{Export, ExportError, Extent, Shape};
 use pumice_net::Seldom;

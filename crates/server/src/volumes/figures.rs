@@ -2,7 +2,7 @@
 
 use super::Volumes;
 use super::worker::{Opened, Prepared};
-use crate::host::figures::{connections_group, latency, split_group};
+use crate::host::figures::{connections_group, group, latency, split_group};
 use crate::lifetime::Pace;
 use crate::objects::sum;
 use pumice_blocks::BlockCounts;
@@ -12,7 +12,6 @@ use pumice_door_admin::{BooksFault, Figures, Group, Latency};
 use pumice_door_nbd::{Counts as DoorCounts, Operation};
 use pumice_remote::{Remote, RemoteCounts};
 use pumice_volume::VolumeCounts;
-use pumice_world::{Figure, Kind};
 use std::cmp::Ordering;
 
 /// The room of how reads are split.
@@ -49,10 +48,7 @@ impl Volumes {
             groups.push(Pace::of(self.started.elapsed(), &device, self.endurance).group());
         }
         if let Some(admission) = shared.admission() {
-            groups.push(Group {
-                room: ADMISSION,
-                figures: admission.figures(),
-            });
+            groups.push(group! { ADMISSION, admission.figures(); });
         }
         if let Some(split) = shared.split() {
             groups.push(split_group(SPLIT, split.status(), &split.counts()));
@@ -103,7 +99,7 @@ impl Volumes {
         Figures {
             limitation: opened.and_then(|opened| self.limitation(opened)),
             latency: self.latency(),
-            groups: vec![connections_group("nbd", connections)],
+            groups: vec![connections_group("nbd", connections, Vec::new())],
             volumes: volumes
                 .enumerate()
                 .map(|(number, (prepared, opened))| self.volume(number, prepared, opened))
@@ -176,70 +172,28 @@ fn volume_groups(
     device: DeviceCounts,
     remote: Option<RemoteCounts>,
 ) -> Vec<Group> {
-    let gauge = |name, help, value| Figure::documented(name, help, Kind::Gauge, value);
-    let mut volume = volume.figures();
-    volume.extend([
-        gauge("dram_bytes", "Bytes of chunks in DRAM", dram_bytes),
-        gauge(
-            "dirty_chunks",
-            "Chunks whose newest content the cache alone has",
-            dirty,
-        ),
-        gauge(
-            "dirty_age_seconds",
-            "Most seconds since the oldest of these was written",
-            dirty_secs.into(),
-        ),
-    ]);
-    volume.push(Figure {
-        name: "movable_hits_ratio",
-        help: "Share of hits of the cache device that the backing device could answer, as they are of clean chunks; in the last second",
-        kind: Kind::Gauge,
-        value: movable_share,
-    });
+    let own = group! { "volume";
+        Gauge dram_bytes "Bytes of chunks in DRAM" = dram_bytes;
+        Gauge dirty_chunks "Chunks whose newest content the cache alone has" = dirty;
+        Gauge dirty_age_seconds "Most seconds since the oldest of these was written" = dirty_secs;
+        Gauge movable_hits_ratio "Share of hits of the cache device that the backing device could answer, as they are of clean chunks; in the last second" = movable_share;
+    };
     let mut groups = vec![
-        Group {
-            room: "nbd",
-            figures: door.figures(),
-        },
-        Group {
-            room: "volume",
-            figures: volume,
-        },
+        group! { "nbd", door.figures(); },
+        group! { "volume", volume.figures(), own.figures; },
     ];
-    groups.extend(remote.map(|remote| Group {
-        room: "remote",
-        figures: remote.figures(),
-    }));
+    groups.extend(remote.map(|remote| group! { "remote", remote.figures(); }));
     if let Some(cached) = cached {
-        let mut chunk = cached.counts.figures();
-        chunk.extend([
-            gauge("mappings", "Addresses that the index has", cached.mappings),
-            gauge(
-                "contents",
-                "Contents that duplicates are found of",
-                cached.contents,
-            ),
-            gauge("index_bytes", "DRAM of the indexes", cached.index_bytes),
-            gauge(
-                "failed",
-                "1 where the cache device was taken out",
-                u64::from(cached.has_failed),
-            ),
-        ]);
+        let own = group! { "chunk";
+            Gauge mappings "Addresses that the index has" = cached.mappings;
+            Gauge contents "Contents that duplicates are found of" = cached.contents;
+            Gauge index_bytes "DRAM of the indexes" = cached.index_bytes;
+            Gauge failed "1 where the cache device was taken out" = u64::from(cached.has_failed);
+        };
         groups.extend([
-            Group {
-                room: "chunk",
-                figures: chunk,
-            },
-            Group {
-                room: "blocks",
-                figures: cached.blocks.figures(),
-            },
-            Group {
-                room: "device",
-                figures: device.figures(),
-            },
+            group! { "chunk", cached.counts.figures(), own.figures; },
+            group! { "blocks", cached.blocks.figures(); },
+            group! { "device", device.figures(); },
         ]);
     }
     groups
@@ -248,6 +202,7 @@ fn volume_groups(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pumice_world::Kind;
 
     #[test]
     fn the_table_of_volumes_metrics_is_what_the_code_has() {
@@ -262,7 +217,7 @@ mod tests {
             Some(RemoteCounts::default()),
         );
         let mut page = String::from("| metric | meaning |\n| --- | --- |\n");
-        let connections = connections_group("nbd", [0; 3]);
+        let connections = connections_group("nbd", [0; 3], Vec::new());
         for group in std::iter::once(&connections).chain(&groups) {
             for figure in &group.figures {
                 let total = if figure.kind == Kind::Counter {

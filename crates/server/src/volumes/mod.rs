@@ -1,15 +1,14 @@
 //! A server of volumes: each a slow device behind a cache of chunks, and the NBD door.
 
-mod backing;
 mod config;
 mod door;
 mod export;
 mod figures;
-mod plan;
+pub mod plan;
 mod worker;
 
-pub use backing::Slow;
-pub use config::{Source, VolumesConfig};
+pub use config::{VolumeConfig, VolumesConfig};
+pub use pumice_backing::{Slow, Source};
 
 use crate::VERSION;
 use crate::host::files::{Before, before, is_same, make_file, open_file, size_at, superblock_at};
@@ -18,11 +17,10 @@ use crate::service::{Door, Service, Share};
 use crate::throttle::Kinds;
 use crate::usage::{causes, usage};
 use anyhow::Context;
-use backing::DirtyCache;
-use config::VolumeConfig;
 use door::Nbd;
 use plan::{CachePlan, Plan, Wanted};
 use pumice_advise::Endurance;
+use pumice_backing::DirtyCache;
 use pumice_blocks::{Durability, Maker, Superblock};
 use pumice_chunk::store::{Found, Options, STORE, Shape};
 use pumice_device::{FileError, SECTOR_BYTES};
@@ -54,14 +52,15 @@ pub struct Volumes {
 /// # Errors
 /// Usage, or what failed.
 pub fn run(config: &VolumesConfig, kinds: Kinds) -> anyhow::Result<()> {
-    kinds.check(
-        &["cache", "backing"],
-        "a server of volumes has cache= and backing=",
-    )?;
+    if let Some(other) = kinds.beside(&["cache", "backing"]) {
+        return Err(usage(format!(
+            "--throttle {other}=: a server of volumes has cache= and backing="
+        )));
+    }
     let host = Host::new(&config.host, kinds)?;
     // All devices and settings are checked before a file is made or written.
     let backings = (config.volumes.iter())
-        .map(|volume| Slow::open(&volume.backing, volume.mode == Mode::ReadOnly))
+        .map(open_backing)
         .collect::<anyhow::Result<Vec<_>>>()?;
     check_caches(config, &backings)?;
     let wanted = (config.volumes.iter().zip(&backings))
@@ -143,6 +142,18 @@ impl Service for Volumes {
 
     fn check_books(&self, opened: Option<&Arc<[Opened]>>) -> Result<(), BooksFault> {
         self.check_chunks(opened.map(|opened| &**opened))
+    }
+}
+
+fn open_backing(volume: &VolumeConfig) -> anyhow::Result<Slow> {
+    let is_read_only = volume.mode == Mode::ReadOnly;
+    let backing = Slow::open(&volume.backing, is_read_only)?;
+    match backing.is_read_only() && !is_read_only {
+        true => Err(usage(format!(
+            "backing device {}: it takes no changes: give --mode read-only",
+            volume.backing
+        ))),
+        false => Ok(backing),
     }
 }
 

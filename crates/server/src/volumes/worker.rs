@@ -1,12 +1,12 @@
 //! A worker's handles on all cache devices and volumes: opened, served, ticked and closed.
 
-use super::backing::{DirtyCache, Slow};
 use super::export::{CacheDevice, Served, ServedVolume};
 use super::{Volumes, say_found};
 use crate::host::files::NewFile;
 use crate::host::{RING_ENTRIES, Worker, line};
 use crate::throttle::Throttling;
 use anyhow::Context;
+use pumice_backing::{DirtyCache, Slow};
 use pumice_blocks::OpenError;
 use pumice_chunk::store::{ChunkStore, Found};
 use pumice_device::{AlignedBuf, CountingDevice, Device, DeviceCounters, FileDevice, FileShared, RealTime};

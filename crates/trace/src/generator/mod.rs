@@ -136,7 +136,7 @@ impl Generator {
             requests,
             sets,
             seed,
-            sizes: ValueSizes::from_parts(&parts, wrong)?,
+            sizes,
         })
     }
 

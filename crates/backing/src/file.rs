@@ -1,7 +1,6 @@
 //! A file or a block device, through the page cache.
 
 use super::whole::Changes;
-use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use pumice_device::{FileOptions, file_behind, holder, mounted_at};
 use pumice_volume::{Backing, Extent};
@@ -76,21 +75,25 @@ impl FileBacking {
     ///
     /// # Errors
     /// An error of the system, a lock of another process, neither a file nor a block device, or size 0.
-    pub fn open(path: &Path, is_read_only: bool) -> anyhow::Result<Self> {
-        let named = || format!("backing device {}", path.display());
-        let (file, behind) = open_and_lock(path, is_read_only).with_context(named)?;
-        let metadata = file.metadata().with_context(named)?;
+    pub fn open(path: &Path, is_read_only: bool) -> io::Result<Self> {
+        let named = |error: io::Error| {
+            io::Error::new(
+                error.kind(),
+                format!("backing device {}: {error}", path.display()),
+            )
+        };
+        let (file, behind) = open_and_lock(path, is_read_only).map_err(named)?;
+        let metadata = file.metadata().map_err(named)?;
         let is_block_device = metadata.file_type().is_block_device();
         let size = match is_block_device {
-            true => seek(&file, SeekFrom::End(0)).with_context(named)?,
+            true => seek(&file, SeekFrom::End(0)).map_err(|error| named(error.into()))?,
             false if metadata.is_file() => metadata.len(),
-            false => return Err(anyhow!("{}: it is no file and no block device", named())),
+            false => return Err(named(io::Error::other("it is no file and no block device"))),
         };
         if size == 0 {
-            return Err(anyhow!(
-                "{}: it is empty: give it the size that the volume is to have",
-                named()
-            ));
+            return Err(named(io::Error::other(
+                "it is empty: give it the size that the volume is to have",
+            )));
         }
         Ok(Self(Arc::new(Opened {
             file,
@@ -107,7 +110,7 @@ impl FileBacking {
     ///
     /// # Errors
     /// An error of the system.
-    pub fn identity(&self) -> anyhow::Result<(u64, bool)> {
+    pub fn identity(&self) -> io::Result<(u64, bool)> {
         let metadata = self.0.file.metadata()?;
         let (mut text, is_permanent) = match self.0.is_block_device {
             true => {
@@ -248,7 +251,7 @@ fn half(secs: i64, nanoseconds: i64) -> u64 {
 
 /// Opens and locks a file or a block device. Retries for some seconds while another process has it, which may be ending. A FIFO does not
 /// block it.
-fn open_and_lock(path: &Path, is_read_only: bool) -> anyhow::Result<(File, Option<File>)> {
+fn open_and_lock(path: &Path, is_read_only: bool) -> io::Result<(File, Option<File>)> {
     let (access, lock) = match is_read_only {
         true => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
         false => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
@@ -283,13 +286,16 @@ fn open_and_lock(path: &Path, is_read_only: bool) -> anyhow::Result<(File, Optio
                 format!("{holder} serves it")
             }
             Errno::BUSY => match held.and_then(|held| mounted_at(held.st_rdev)) {
-                Some(at) => return Err(anyhow!("it is mounted at {}; unmount it", at.display())),
+                Some(at) => {
+                    let mounted = format!("it is mounted at {}; unmount it", at.display());
+                    return Err(io::Error::other(mounted));
+                }
                 None => "another program has it".to_owned(),
             },
             error => return Err(error.into()),
         };
         if Instant::now() >= deadline {
-            return Err(anyhow!(reason));
+            return Err(io::Error::other(reason));
         }
         if !std::mem::replace(&mut is_waiting, true) {
             let (path, secs) = (path.display(), wait.as_secs());

@@ -1,22 +1,68 @@
-//! The slow device behind a volume: a file or a block device of this machine, or an export of an NBD server.
+//! The slow devices behind volumes: files and block devices of this machine, and exports of NBD servers.
+
+#![forbid(unsafe_code)]
 
 mod file;
 mod whole;
 
 pub use file::{DirtyCache, FileBacking};
 
-use super::config::Source;
-use crate::usage::usage;
-use anyhow::Context;
 use bytes::Bytes;
-use pumice_remote::Remote;
+use pumice_remote::{Place, Remote, Uri, UriError};
 use pumice_volume::{Backing, Extent};
+use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Time that requests wait for an NBD server that cannot be reached.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What names a backing device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// The path of a file or a block device.
+    Path(PathBuf),
+    /// The address of an export of an NBD server.
+    Uri(Uri),
+}
+
+impl Source {
+    /// The path or address that a text is.
+    ///
+    /// # Errors
+    /// A text that begins as an address of NBD and is none.
+    pub fn parse(text: &str) -> Result<Self, UriError> {
+        match Uri::is_meant(text) {
+            true => text.parse().map(Self::Uri),
+            false => Ok(Self::Path(text.into())),
+        }
+    }
+
+    /// The name under which clients find the volume: that of the file or of the export; if it has none, that of the server's host or socket.
+    pub fn name(&self) -> Option<String> {
+        let of_path = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        match self {
+            Self::Path(path) => of_path(path),
+            Self::Uri(Uri { place, export }) => {
+                match (export.rsplit('/').find(|part| !part.is_empty()), place) {
+                    (Some(name), _) => Some(name.to_owned()),
+                    (None, Place::Tcp(host, _)) => Some(host.clone()),
+                    (None, Place::Unix(path)) => of_path(path),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(out),
+            Self::Uri(uri) => uri.fmt(out),
+        }
+    }
+}
 
 /// An open backing device. All threads share it.
 #[derive(Clone)]
@@ -31,27 +77,28 @@ impl Slow {
     /// Opens a backing device.
     ///
     /// # Errors
-    /// See [`FileBacking::open`] and [`Remote::connect`]. An export that takes no changes, unless read-only was asked for.
-    pub fn open(source: &Source, is_read_only: bool) -> anyhow::Result<Self> {
-        let uri = match source {
-            Source::Path(path) => return FileBacking::open(path, is_read_only).map(Self::File),
-            Source::Uri(uri) => uri,
-        };
-        let remote =
-            Remote::connect(uri.clone(), PATIENCE).with_context(|| format!("backing device {uri}"))?;
-        match remote.device().is_read_only && !is_read_only {
-            true => Err(usage(format!(
-                "backing device {uri}: it takes no changes: give --mode read-only"
-            ))),
-            false => Ok(Self::Remote(remote)),
+    /// See [`FileBacking::open`] and [`Remote::connect`].
+    pub fn open(source: &Source, is_read_only: bool) -> io::Result<Self> {
+        match source {
+            Source::Path(path) => FileBacking::open(path, is_read_only).map(Self::File),
+            Source::Uri(uri) => {
+                let remote = Remote::connect(uri.clone(), PATIENCE);
+                let named = |error| io::Error::other(format!("backing device {uri}: {error}"));
+                remote.map(Self::Remote).map_err(named)
+            }
         }
+    }
+
+    /// Whether it is an export that takes no changes.
+    pub fn is_read_only(&self) -> bool {
+        (self.remote()).is_some_and(|remote| remote.device().is_read_only)
     }
 
     /// A hash that identifies it: see [`FileBacking::identity`]; of an export, of its address and size.
     ///
     /// # Errors
     /// An error of the system.
-    pub fn identity(&self) -> anyhow::Result<(u64, bool)> {
+    pub fn identity(&self) -> io::Result<(u64, bool)> {
         match self {
             Self::File(file) => file.identity(),
             Self::Remote(remote) => {

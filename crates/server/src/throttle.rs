@@ -16,12 +16,9 @@ impl FromStr for Kinds {
 }
 
 impl Kinds {
-    /// Nothing is to be refused.
-    ///
-    /// # Errors
-    /// None.
-    pub fn check(self, _: &[&str], _: &str) -> anyhow::Result<()> {
-        Ok(())
+    /// No device has a kind.
+    pub fn beside(self, _: &[&str]) -> Option<&'static str> {
+        None
     }
 
     /// No device has a kind.

@@ -3,7 +3,6 @@
 //! The waits have to be exact to microseconds. A timer of the event loop has milliseconds, and a sleep ends 60 µs late. So the event loop
 //! sleeps until shortly before an operation is done by the model, and is awake for the rest, while it goes on serving.
 
-use crate::usage::usage;
 use pumice_device::{
     Delays, Device, MemDevice, MemMedium, Profile, RealTime, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
@@ -56,16 +55,10 @@ impl Kinds {
         ]
     }
 
-    /// Refuses a kind of a device that is none of `devices`; `otherwise` says what there is instead.
-    ///
-    /// # Errors
-    /// Usage, naming the device.
-    pub fn check(&self, devices: &[&str], otherwise: &str) -> anyhow::Result<()> {
-        let mut given = self.named().into_iter().filter(|(_, kind)| kind.is_some());
-        match given.find(|(name, _)| !devices.contains(name)) {
-            Some((other, _)) => Err(usage(format!("--throttle {other}=: {otherwise}"))),
-            None => Ok(()),
-        }
+    /// The first device that has a kind and is none of `devices`.
+    pub fn beside(&self, devices: &[&str]) -> Option<&'static str> {
+        let given = self.named().into_iter().filter(|(_, kind)| kind.is_some());
+        given.map(|(name, _)| name).find(|name| !devices.contains(name))
     }
 
     /// Whether a device has a kind.
@@ -341,9 +334,8 @@ mod tests {
         assert_eq!("sata".parse(), Ok(flash));
         let kinds: Kinds = "cache=optane*40,backing=nvme*40".parse().unwrap();
         assert_eq!(kinds.cache, Some(Profile::OPTANE.slower(40)));
-        assert!(kinds.check(&["cache", "backing"], "").is_ok());
-        let refused = kinds.check(&["flash", "backing"], "none").unwrap_err();
-        assert_eq!(refused.to_string(), "--throttle cache=: none");
+        assert_eq!(kinds.beside(&["cache", "backing"]), None);
+        assert_eq!(kinds.beside(&["flash", "backing"]), Some("cache"));
         for (bad, part) in [
             ("tape", "no such kind"),
             ("disk=sata", "not `disk=`"),
