@@ -1,5 +1,7 @@
-//! Buckets of packed slots.
+//! Buckets of packed slots, of which both indexes are made.
 
+use crate::TooWide;
+use crate::place::{Place, PlaceBits};
 use std::ops::Range;
 
 /// Slots of a bucket.
@@ -11,14 +13,51 @@ const LOW_BITS: u32 = 8 * LOW_BYTES as u32;
 const WORD_BYTES: usize = 8;
 /// Bytes of the lower parts that are compared at once.
 const GROUP_BYTES: usize = 64;
+/// Buckets of a batch.
+const BATCH: usize = 64;
 
-/// Buckets of packed slots, the newest first. A slot is a number of `slot_bytes`; its lower `key_bits` are its key.
+/// The parts of a slot, from its lowest bit on: key, place, flags.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    /// Name of the index.
+    pub(crate) index: &'static str,
+    pub(crate) key_bits: u32,
+    pub(crate) place: PlaceBits,
+    pub(crate) flag_bits: u32,
+}
+
+impl Layout {
+    /// Bits of a slot.
+    fn bits(&self) -> Result<u32, TooWide> {
+        let bits = self.key_bits + self.place.bits() + self.flag_bits;
+        match bits <= u64::BITS && self.key_bits < u64::BITS {
+            true => Ok(bits),
+            false => Err(TooWide {
+                index: self.index,
+                bits,
+            }),
+        }
+    }
+
+    /// DRAM of such buckets in bytes, without the struct itself.
+    ///
+    /// # Errors
+    /// [`TooWide`], if a slot would need more than 64 bits.
+    pub(crate) fn heap_bytes(&self, buckets: u64) -> Result<u64, TooWide> {
+        let slot_bytes = u64::from(self.bits()?.div_ceil(8)).max(LOW_BYTES as u64);
+        Ok(buckets * (1 + BUCKET_SLOTS as u64 * slot_bytes) + WORD_BYTES as u64)
+    }
+}
+
+/// Buckets of packed slots, the newest first. A slot has a key, the place of a content, and flags.
 ///
 /// A bucket has the lower 16 bits of its slots, one behind the other, then their upper parts. Memory: 128 slots and a length byte for each
 /// bucket, full or not. Cost: a search compares up to 128 lower parts; insertion and removal move up to 127 slots.
-pub(crate) struct Buckets {
+pub struct Buckets {
     slot_bytes: usize,
+    bits: u32,
     key_bits: u32,
+    place: PlaceBits,
     lens: Box<[u8]>,
     bytes: Box<[u8]>,
 }
@@ -28,39 +67,76 @@ fn array<const N: usize>(bytes: &[u8]) -> &[u8; N] {
 }
 
 impl Buckets {
-    /// Empty buckets for slots of `bits` bits, at most 64.
-    pub(crate) fn new(buckets: usize, key_bits: u32, bits: u32) -> Self {
-        assert!(bits <= 64 && key_bits < 64, "a slot of {bits} bits");
+    /// Empty buckets.
+    pub(crate) fn new(buckets: u64, layout: Layout) -> Result<Self, TooWide> {
+        let bits = layout.bits()?;
         let slot_bytes = bits.div_ceil(8).max(LOW_BYTES as u32) as usize;
-        Self {
+        let buckets = buckets as usize;
+        Ok(Self {
             slot_bytes,
-            key_bits,
+            bits,
+            key_bits: layout.key_bits,
+            place: layout.place,
             lens: vec![0; buckets].into(),
             bytes: vec![0; buckets * BUCKET_SLOTS * slot_bytes + WORD_BYTES].into(),
-        }
+        })
     }
 
-    pub(crate) fn count(&self) -> usize {
+    /// Number of buckets.
+    pub fn buckets(&self) -> usize {
         self.lens.len()
     }
 
-    pub(crate) fn slot_bytes(&self) -> usize {
+    /// All buckets, in batches: few enough to hold a lock for.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let buckets = self.buckets();
+        let starts = (0..buckets).step_by(BATCH);
+        starts.map(move |start| start..(start + BATCH).min(buckets))
+    }
+
+    /// Bytes of a slot.
+    pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// DRAM that such buckets take, in bytes, without the struct itself.
-    pub(crate) fn dram_bytes_for(buckets: u64, bits: u32) -> u64 {
-        let slot_bytes = u64::from(bits.div_ceil(8)).max(LOW_BYTES as u64);
-        buckets * (1 + BUCKET_SLOTS as u64 * slot_bytes) + WORD_BYTES as u64
+    /// Number of slots in use. Cost: a pass over the lengths of all buckets.
+    pub fn len(&self) -> u64 {
+        self.lens.iter().map(|len| u64::from(*len)).sum()
+    }
+
+    /// Whether none is. Cost: as [`Buckets::len`].
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// DRAM, in bytes, without the struct itself.
-    pub(crate) fn dram_bytes(&self) -> u64 {
+    pub(crate) fn heap_bytes(&self) -> u64 {
         (self.lens.len() + self.bytes.len()) as u64
     }
 
-    pub(crate) fn len(&self, bucket: usize) -> usize {
+    /// Slots of a bucket that are in use.
+    pub(crate) fn filled(&self, bucket: usize) -> usize {
         self.lens[bucket].into()
+    }
+
+    /// The slots of a bucket, the newest first.
+    pub(crate) fn slots(&self, bucket: usize) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
+        (0..self.filled(bucket)).map(move |at| self.get(bucket, at))
+    }
+
+    /// A slot without flags.
+    pub(crate) fn encode(&self, key: u64, place: Place) -> u64 {
+        key | self.place.encode(place) << self.key_bits
+    }
+
+    /// The key of a slot.
+    pub(crate) fn key_of(&self, slot: u64) -> u64 {
+        slot & ((1 << self.key_bits) - 1)
+    }
+
+    /// The place in a slot.
+    pub(crate) fn place_of(&self, slot: u64) -> Place {
+        self.place.decode(slot >> self.key_bits)
     }
 
     /// The bytes of a bucket's lower parts, and of its upper ones.
@@ -104,7 +180,7 @@ impl Buckets {
 
     /// Position and value of the first slot with this key, from position `from` on.
     pub(crate) fn find(&self, bucket: usize, key: u64, from: usize) -> Option<(usize, u64)> {
-        let len = self.len(bucket);
+        let len = self.filled(bucket);
         let mask = (1u64 << self.key_bits) - 1;
         let low_mask = mask as u16;
         let low_key = key as u16 & low_mask;
@@ -143,7 +219,7 @@ impl Buckets {
 
     /// Inserts a slot at the front. A full bucket drops its last slot, which is returned.
     pub(crate) fn push(&mut self, bucket: usize, slot: u64) -> Option<u64> {
-        let len = self.len(bucket);
+        let len = self.filled(bucket);
         let lost = (len == BUCKET_SLOTS).then(|| self.get(bucket, len - 1));
         let kept = len - usize::from(lost.is_some());
         self.shift(bucket, 0..kept, 1);
@@ -152,23 +228,22 @@ impl Buckets {
         lost
     }
 
-    /// Appends the lengths of some buckets, then their slots.
-    pub(crate) fn dump(&self, buckets: Range<usize>, out: &mut Vec<u8>) {
+    /// Appends the bytes of some buckets: one byte of length for each, then [`Buckets::slot_bytes`] for each of their slots.
+    pub fn dump(&self, buckets: Range<usize>, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.lens[buckets.clone()]);
-        for bucket in buckets {
-            for at in 0..self.len(bucket) {
-                out.extend_from_slice(&self.get(bucket, at).to_le_bytes()[..self.slot_bytes]);
-            }
+        for slot in buckets.flat_map(|bucket| self.slots(bucket)) {
+            out.extend_from_slice(&slot.to_le_bytes()[..self.slot_bytes]);
         }
     }
 
-    /// Fills empty buckets from the bytes of [`Buckets::dump`]. False if they are malformed, or `check` refuses a slot; some buckets are
-    /// filled then.
+    /// Fills empty buckets from the bytes of [`Buckets::dump`]. False if they are malformed, `has` is false for a place, or `check` for a
+    /// slot; some buckets are filled then.
     pub(crate) fn load(
         &mut self,
         buckets: Range<usize>,
         lens: &[u8],
         slots: &[u8],
+        has: impl Fn(Place) -> bool,
         mut check: impl FnMut(usize, u64) -> bool,
     ) -> bool {
         let mut slots = slots.chunks_exact(self.slot_bytes);
@@ -181,7 +256,10 @@ impl Buckets {
                 let Some(slot) = slots.next() else { return false };
                 bytes[..self.slot_bytes].copy_from_slice(slot);
                 let slot = u64::from_le_bytes(bytes);
-                if !check(bucket, slot) {
+                if u64::BITS - slot.leading_zeros() > self.bits
+                    || !has(self.place_of(slot))
+                    || !check(bucket, slot)
+                {
                     return false;
                 }
                 self.set(bucket, at, slot);
@@ -200,17 +278,17 @@ impl Buckets {
     }
 
     pub(crate) fn remove(&mut self, bucket: usize, at: usize) {
-        let len = self.len(bucket);
+        let len = self.filled(bucket);
         self.shift(bucket, at + 1..len, at);
         self.lens[bucket] = (len - 1) as u8;
     }
 
     /// Drops the slots of a bucket for which `keep` is false. Returns the number of dropped slots. The others stay in order.
-    pub(crate) fn retain(&mut self, bucket: usize, mut keep: impl FnMut(u64) -> bool) -> usize {
-        let (len, mut kept) = (self.len(bucket), 0);
+    pub(crate) fn retain(&mut self, bucket: usize, mut keep: impl FnMut(u64, Place) -> bool) -> usize {
+        let (len, mut kept) = (self.filled(bucket), 0);
         for at in 0..len {
             let slot = self.get(bucket, at);
-            if keep(slot) {
+            if keep(slot, self.place_of(slot)) {
                 if kept < at {
                     self.set(bucket, kept, slot);
                 }

@@ -1,13 +1,10 @@
 //! The LBA-index: address of a chunk to place on flash.
 
 use crate::TooWide;
-use crate::buckets::{BUCKET_SLOTS, Buckets};
+use crate::buckets::{BUCKET_SLOTS, Buckets, Layout};
 use crate::place::{Place, PlaceBits, bits_of};
 use crate::scatter::Scatter;
-use std::ops::Range;
-
-/// A bit of each slot: whether the chunk is dirty.
-const DIRTY_BITS: u32 = 1;
+use std::ops::{Deref, Range};
 
 /// A mapping: a chunk, and the place of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +26,17 @@ pub struct LbaIndex {
     dirty: u64,
     scatter: Scatter,
     addresses: u64,
-    remainder_bits: u32,
-    place: PlaceBits,
+    /// The bit of a slot that says that the chunk is dirty.
+    dirty_bit: u64,
     slots: Buckets,
+}
+
+impl Deref for LbaIndex {
+    type Target = Buckets;
+
+    fn deref(&self) -> &Buckets {
+        &self.slots
+    }
 }
 
 impl LbaIndex {
@@ -41,30 +46,28 @@ impl LbaIndex {
     /// # Errors
     /// [`TooWide`], if a slot would need more than 64 bits.
     pub fn new(addresses: u64, capacity: u64, place: PlaceBits, seed: u64) -> Result<Self, TooWide> {
-        let buckets = Self::buckets_for(addresses, capacity);
-        let scatter = Scatter::new(addresses, buckets, seed);
-        let remainder_bits = bits_of(scatter.remainders());
-        let bits = remainder_bits + place.bits() + DIRTY_BITS;
-        if bits > u64::BITS {
-            return Err(TooWide {
-                index: "LBA-index",
-                bits,
-            });
-        }
+        let (scatter, buckets, layout) = Self::layout(addresses, capacity, place, seed);
         Ok(Self {
             dirty: 0,
             scatter,
             addresses,
-            remainder_bits,
-            place,
-            slots: Buckets::new(buckets as usize, remainder_bits, bits),
+            dirty_bit: 1 << (layout.key_bits + place.bits()).min(u64::BITS - 1),
+            slots: Buckets::new(buckets, layout)?,
         })
     }
 
     /// Buckets for `capacity` slots, but no more than all addresses fill.
-    fn buckets_for(addresses: u64, capacity: u64) -> u64 {
+    fn layout(addresses: u64, capacity: u64, place: PlaceBits, seed: u64) -> (Scatter, u64, Layout) {
         let slots = capacity.min(addresses);
-        slots.div_ceil(BUCKET_SLOTS as u64).max(1)
+        let buckets = slots.div_ceil(BUCKET_SLOTS as u64).max(1);
+        let scatter = Scatter::new(addresses, buckets, seed);
+        let layout = Layout {
+            index: "LBA-index",
+            key_bits: bits_of(scatter.remainders()),
+            place,
+            flag_bits: 1,
+        };
+        (scatter, buckets, layout)
     }
 
     /// DRAM that such an index takes, in bytes.
@@ -72,43 +75,13 @@ impl LbaIndex {
     /// # Errors
     /// [`TooWide`], as [`LbaIndex::new`].
     pub fn dram_bytes_for(addresses: u64, capacity: u64, place: PlaceBits) -> Result<u64, TooWide> {
-        let buckets = Self::buckets_for(addresses, capacity);
-        let remainder_bits = bits_of(Scatter::new(addresses, buckets, 0).remainders());
-        let bits = remainder_bits + place.bits() + DIRTY_BITS;
-        match bits {
-            0..=64 => Ok(Buckets::dram_bytes_for(buckets, bits) + size_of::<Self>() as u64),
-            _ => Err(TooWide {
-                index: "LBA-index",
-                bits,
-            }),
-        }
+        let (_, buckets, layout) = Self::layout(addresses, capacity, place, 0);
+        Ok(layout.heap_bytes(buckets)? + size_of::<Self>() as u64)
     }
 
     /// DRAM, in bytes.
     pub fn dram_bytes(&self) -> u64 {
-        self.slots.dram_bytes() + size_of::<Self>() as u64
-    }
-
-    /// Bytes of a slot.
-    pub fn slot_bytes(&self) -> usize {
-        self.slots.slot_bytes()
-    }
-
-    /// Number of buckets.
-    pub fn buckets(&self) -> usize {
-        self.slots.count()
-    }
-
-    /// Number of mappings. Cost: a pass over the lengths of all buckets.
-    pub fn len(&self) -> u64 {
-        (0..self.slots.count())
-            .map(|bucket| self.slots.len(bucket) as u64)
-            .sum()
-    }
-
-    /// Whether there is no mapping. Cost: as [`LbaIndex::len`].
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.heap_bytes() + size_of::<Self>() as u64
     }
 
     /// Bucket and key of an address; `None` if the volume has no such chunk.
@@ -124,20 +97,11 @@ impl LbaIndex {
     }
 
     fn encode(&self, remainder: u64, place: Place, is_dirty: bool) -> u64 {
-        let dirty = if is_dirty { self.dirty_bit() } else { 0 };
-        remainder | self.place.encode(place) << self.remainder_bits | dirty
-    }
-
-    fn place_of(&self, slot: u64) -> Place {
-        self.place.decode(slot >> self.remainder_bits)
-    }
-
-    fn dirty_bit(&self) -> u64 {
-        1 << (self.remainder_bits + self.place.bits())
+        self.slots.encode(remainder, place) | if is_dirty { self.dirty_bit } else { 0 }
     }
 
     fn is_dirty(&self, slot: u64) -> bool {
-        slot & self.dirty_bit() != 0
+        slot & self.dirty_bit != 0
     }
 
     /// Number of dirty mappings. Cost: a load.
@@ -146,9 +110,8 @@ impl LbaIndex {
     }
 
     fn slot_of(&self, bucket: usize, slot: u64) -> Slot {
-        let remainder = slot & ((1 << self.remainder_bits) - 1);
         Slot {
-            address: self.scatter.join(bucket as u64, remainder),
+            address: self.scatter.join(bucket as u64, self.key_of(slot)),
             place: self.place_of(slot),
             is_dirty: self.is_dirty(slot),
         }
@@ -176,13 +139,12 @@ impl LbaIndex {
     /// Whether [`LbaIndex::insert`] evicts nothing.
     pub fn has_free_slot(&self, address: u64) -> bool {
         self.key(address).is_some_and(|(bucket, key)| {
-            self.slots.len(bucket) < BUCKET_SLOTS || self.slots.find(bucket, key, 0).is_some()
+            self.filled(bucket) < BUCKET_SLOTS || self.slots.find(bucket, key, 0).is_some()
         })
     }
 
     fn oldest_clean(&self, bucket: usize) -> Option<usize> {
-        let mut slots = (0..self.slots.len(bucket)).rev();
-        slots.find(|at| !self.is_dirty(self.slots.get(bucket, *at)))
+        self.slots(bucket).rposition(|slot| !self.is_dirty(slot))
     }
 
     /// Maps a chunk, as the newest of its bucket. A full bucket evicts its oldest clean mapping, which is returned. If all are dirty,
@@ -201,7 +163,7 @@ impl LbaIndex {
             return None;
         }
         let mut lost = None;
-        if self.slots.len(bucket) == BUCKET_SLOTS {
+        if self.filled(bucket) == BUCKET_SLOTS {
             let at = self.oldest_clean(bucket)?;
             lost = Some(self.slot_of(bucket, self.slots.get(bucket, at)));
             self.slots.remove(bucket, at);
@@ -231,10 +193,9 @@ impl LbaIndex {
         let Some((bucket, at, slot)) = found else {
             return false;
         };
-        let remainder = slot & ((1 << self.remainder_bits) - 1);
         let (place, is_dirty) = new(self.slot_of(bucket, slot));
-        self.slots
-            .set(bucket, at, self.encode(remainder, place, is_dirty));
+        let slot = self.encode(self.key_of(slot), place, is_dirty);
+        self.slots.set(bucket, at, slot);
         true
     }
 
@@ -249,21 +210,19 @@ impl LbaIndex {
     /// Calls `show` with each mapping of a bucket to a place for which `wants` is true, the newest first, and its age: its position in the
     /// bucket, from 0 to less than 1. Cost: the address of a mapping takes 10 times as long as its place.
     pub fn visit(&self, bucket: usize, wants: impl Fn(Place) -> bool, mut show: impl FnMut(Slot, f32)) {
-        let len = self.slots.len(bucket);
-        for at in 0..len {
-            let slot = self.slots.get(bucket, at);
+        let len = self.filled(bucket) as f32;
+        for (at, slot) in self.slots(bucket).enumerate() {
             if wants(self.place_of(slot)) {
-                show(self.slot_of(bucket, slot), at as f32 / len as f32);
+                show(self.slot_of(bucket, slot), at as f32 / len);
             }
         }
     }
 
     /// Removes the mappings of a bucket to places for which `keep` is false; returns how many.
     pub fn retain(&mut self, bucket: usize, mut keep: impl FnMut(Place) -> bool) -> usize {
-        let (place, bits, dirty_bit) = (self.place, self.remainder_bits, self.dirty_bit());
-        let dirty = &mut self.dirty;
-        self.slots.retain(bucket, |slot| {
-            let is_kept = keep(place.decode(slot >> bits));
+        let (dirty, dirty_bit) = (&mut self.dirty, self.dirty_bit);
+        self.slots.retain(bucket, |slot, place| {
+            let is_kept = keep(place);
             *dirty -= u64::from(!is_kept && slot & dirty_bit != 0);
             is_kept
         })
@@ -271,26 +230,20 @@ impl LbaIndex {
 
     /// Removes the clean mappings of a bucket whose addresses are such that `keep` is false.
     pub fn retain_addresses(&mut self, bucket: usize, mut keep: impl FnMut(u64) -> bool) {
-        let (scatter, bits, dirty_bit) = (self.scatter, self.remainder_bits, self.dirty_bit());
-        self.slots.retain(bucket, |slot| {
-            slot & dirty_bit != 0 || keep(scatter.join(bucket as u64, slot & ((1 << bits) - 1)))
+        let (scatter, dirty_bit, key_bits) = (self.scatter, self.dirty_bit, self.key_of(u64::MAX));
+        self.slots.retain(bucket, |slot, _| {
+            slot & dirty_bit != 0 || keep(scatter.join(bucket as u64, slot & key_bits))
         });
     }
 
     /// Calls `show` with the address of each dirty mapping of a bucket.
     pub fn visit_dirty(&self, bucket: usize, mut show: impl FnMut(Slot)) {
-        let slots = (0..self.slots.len(bucket)).map(|at| self.slots.get(bucket, at));
-        slots
+        self.slots(bucket)
             .filter(|slot| self.is_dirty(*slot))
             .for_each(|slot| show(self.slot_of(bucket, slot)));
     }
 
-    /// Appends the bytes of some buckets: one byte of length for each, then [`LbaIndex::slot_bytes`] for each of their slots.
-    pub fn dump(&self, buckets: Range<usize>, out: &mut Vec<u8>) {
-        self.slots.dump(buckets, out);
-    }
-
-    /// Fills empty buckets from the bytes of [`LbaIndex::dump`]. False if they are malformed, an address is beyond the volume, or `has` is
+    /// Fills empty buckets from the bytes of [`Buckets::dump`]. False if they are malformed, an address is beyond the volume, or `has` is
     /// false for a place.
     pub fn load(
         &mut self,
@@ -299,16 +252,13 @@ impl LbaIndex {
         slots: &[u8],
         has: impl Fn(Place) -> bool,
     ) -> bool {
-        let (scatter, addresses, dirty_bit) = (self.scatter, self.addresses, self.dirty_bit());
-        let (place, bits) = (self.place, self.remainder_bits);
+        let (scatter, addresses) = (self.scatter, self.addresses);
+        let (dirty_bit, key_bits) = (self.dirty_bit, self.key_of(u64::MAX));
         let dirty = &mut self.dirty;
-        self.slots.load(buckets, lens, slots, |bucket, slot| {
-            let remainder = slot & ((1 << bits) - 1);
+        self.slots.load(buckets, lens, slots, has, |bucket, slot| {
+            let remainder = slot & key_bits;
             *dirty += u64::from(slot & dirty_bit != 0);
-            remainder < scatter.remainders()
-                && scatter.join(bucket as u64, remainder) < addresses
-                && slot <= dirty_bit | (dirty_bit - 1)
-                && has(place.decode(slot >> bits))
+            remainder < scatter.remainders() && scatter.join(bucket as u64, remainder) < addresses
         })
     }
 

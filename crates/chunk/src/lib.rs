@@ -45,7 +45,7 @@ mod place;
 mod scatter;
 pub mod store;
 
-pub use buckets::BUCKET_SLOTS;
+pub use buckets::{BUCKET_SLOTS, Buckets};
 pub use fp::FpIndex;
 pub use keep::{Candidate, choose};
 pub use lba::{LbaIndex, Slot};

@@ -373,8 +373,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
             for group in groups(&dirty, GROUP_BYTES / u64::from(store.shape().chunk_bytes)) {
                 let (mut some, failed) = self.copy_out(group).await;
                 if let Some(error) = failed {
-                    store.forget_copies(&copied);
-                    store.forget_copies(&some);
+                    store.addresses().forget_copies(&copied);
+                    store.addresses().forget_copies(&some);
                     return Err(error);
                 }
                 copied.append(&mut some);
@@ -429,7 +429,8 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
         // A crash must not leave an older copy beside what the backing device has from here on.
         if let Err(error) = self.working(store.persist_of(device, &chunks)).await {
-            runs.iter().for_each(|run| store.forget_copies(&run.copied));
+            runs.iter()
+                .for_each(|run| store.addresses().forget_copies(&run.copied));
             return (Vec::new(), Some(VolumeError::Cache(error)));
         }
         let mut all = Vec::new();
@@ -442,7 +443,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             match self.copy_run(chunk_bytes, offset, bytes).await {
                 Ok(()) => all.append(&mut copied),
                 Err(error) => {
-                    store.forget_copies(&copied);
+                    store.addresses().forget_copies(&copied);
                     failed.get_or_insert(error);
                 }
             }
@@ -517,7 +518,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                     all += cleaned;
                 }
                 Err(error) => {
-                    store.forget_copies(&copied);
+                    store.addresses().forget_copies(&copied);
                     return (all, failed.or(Some(error)));
                 }
             }
@@ -565,7 +566,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         };
         let (mut from, mut cleaned) = (0, 0);
         while store.dirty() > 0 && self.0.shared.mode != Mode::ReadOnly {
-            let dirty = store.dirty_from(from, self.addresses_at_once()).await;
+            let dirty = store.addresses().dirty_from(from, self.addresses_at_once()).await;
             if let Some(last) = dirty.last() {
                 let (some, failed) = self.clean(&dirty, true).await;
                 if let Some(error) = failed {
@@ -652,7 +653,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             if most == 0 {
                 return;
             }
-            let dirty = store.dirty_from(from, most).await;
+            let dirty = store.addresses().dirty_from(from, most).await;
             cleaner.give_back(most - dirty.len());
             let (cleaned, failed) = self.clean(&dirty, true).await;
             if failed.is_none() && cleaned > 0 {

@@ -185,17 +185,17 @@ impl<D: Device, K: Backing> Volume<D, K> {
             .is_some_and(|found| found.part(wanted.clone()).is_some())
         {
             if !is_scan {
-                store.touch(chunk);
+                store.addresses().touch(chunk);
             }
             return (&counters.read_dram_hits, Ok(in_dram));
         }
-        let ticket = dram.is_on().then(|| store.begin_fill(chunk));
+        let stamp = dram.is_on().then(|| store.addresses().stamp(chunk));
         let found = match store.read(device, chunk).await {
             Ok(found) => found.map(Arc::new),
             Err(error) => return (&counters.read_misses, Err(error)),
         };
-        if let Some((found, ticket)) = found.as_ref().zip(ticket) {
-            dram.insert(chunk, found, is_scan, || store.is_unchanged(&ticket));
+        if let Some((found, stamp)) = found.as_ref().zip(stamp) {
+            dram.insert(chunk, found, is_scan, || store.addresses().is_unchanged(stamp));
         }
         let counter = match &found {
             Some(found) if found.part(wanted).is_some() => &counters.read_hits,
@@ -260,7 +260,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                         is_dirty: false,
                     };
                     dram.insert(address, &Arc::new(read), scanned.is_some(), || {
-                        store.is_current(&ticket)
+                        store.addresses().is_current(&ticket)
                     });
                 }
                 if !enters {

@@ -206,7 +206,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         if !self.0.backing.can_stand_in() {
             return false;
         }
-        let Some(tickets) = store.begin_instead(chunks.clone()) else {
+        let Some(tickets) = store.addresses().begin_instead(chunks.clone()) else {
             return false;
         };
         let dram = &self.0.shared.dram;
@@ -217,7 +217,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let Ok(bytes) = self.read_backing(offset, out.len()).await else {
             return false;
         };
-        if !self.0.backing.can_stand_in() || !tickets.iter().all(|ticket| store.is_current(ticket)) {
+        if !self.0.backing.can_stand_in()
+            || !tickets.iter().all(|ticket| store.addresses().is_current(ticket))
+        {
             return false;
         }
         out.copy_from_slice(&bytes);
@@ -253,7 +255,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 bytes: chunk.to_vec(),
                 is_dirty: false,
             };
-            dram.insert(address, &Arc::new(read), is_scan, || store.is_current(&ticket));
+            dram.insert(address, &Arc::new(read), is_scan, || {
+                store.addresses().is_current(&ticket)
+            });
         }
         Ok(bytes[(wanted.start - first) as usize..][..len].to_vec())
     }

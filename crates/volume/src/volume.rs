@@ -371,7 +371,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let Some((store, device)) = self.cache() else {
             return;
         };
-        let quiet = store.quiet_regions(false);
+        let quiet = store.addresses().quiet_regions(false);
         if !quiet.is_empty()
             && self.flush_backing(false).await.is_ok()
             && let Err(error) = store.clear(device, &quiet).await
@@ -432,7 +432,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 "changes of the backing device are under way still",
             ));
         }
-        store.clear(device, &store.quiet_regions(true)).await?;
+        store
+            .clear(device, &store.addresses().quiet_regions(true))
+            .await?;
         let modified = || self.0.backing.modified();
         self.working(store.close(device, self.now_secs(), modified)).await
     }

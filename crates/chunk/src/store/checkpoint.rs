@@ -1,18 +1,13 @@
 //! Checkpoints: marks, both indexes, and offsets of contents.
 
+use super::ChunkStore;
 use super::open::Owned;
-use super::reclaim::batches;
-use super::{ChunkStore, Open};
 use pumice_blocks::chain::{BlockRole, put_len};
 use pumice_blocks::{BudgetLevel, Coverage, Durability, StreamWriter};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The part of the log that is kept for a block that is being filled.
-const HELD_PART: u64 = 16;
 
 /// A checkpoint that waits until chunks that are logged as clean are so in the index, too. No others are logged meanwhile.
 struct Beginning<'a, B: Buffer>(&'a ChunkStore<B>);
@@ -40,25 +35,15 @@ impl<B: Buffer> ChunkStore<B> {
         clean: Option<u64>,
     ) -> io::Result<()> {
         let begin = || {
-            let mut maps = self.maps.lock();
+            let mapped = self.addresses.lock();
             if self.cleaning.load(Ordering::Acquire) > 0 {
                 return None;
             }
-            // The log is kept from where the oldest block without a footer was opened. A block that was opened long ago is closed, so that
-            // the log gets room. Any other stays open: to close it would send the unused rest of it to the device.
-            let held = |block: &Arc<Open<B>>| {
-                let opened = block.sealing_position.load(Ordering::Acquire);
-                self.base.log.position().saturating_sub(opened)
-            };
-            if self.keeps && maps.active.as_ref().map_or(0, held) > self.base.log_usage().1 / HELD_PART {
-                self.close_active(&mut maps);
-            }
-            let marked: Vec<u32> = maps.regions.marked().collect();
             Some((
-                self.base.begin_checkpoint(|_| 0),
+                self.appender.begin_checkpoint(),
                 self.base.log.position(),
-                maps.next_version,
-                marked,
+                mapped.last_version(),
+                self.addresses.regions.marked(),
             ))
         };
         let mut beginning = None;
@@ -89,14 +74,14 @@ impl<B: Buffer> ChunkStore<B> {
         marked
             .iter()
             .for_each(|region| bytes.extend_from_slice(&region.to_le_bytes()));
-        let (lba_buckets, fp_buckets) = self.bucket_counts();
-        for buckets in batches(lba_buckets) {
-            self.maps.lock().lba.dump(buckets, &mut bytes);
+        for buckets in self.addresses.batches() {
+            self.addresses.lock().index.dump(buckets, &mut bytes);
             writer.write(&bytes).await?;
             bytes.clear();
         }
-        for buckets in batches(fp_buckets) {
-            self.maps.lock().fp.dump(buckets, &mut bytes);
+        let batches = self.fingerprints.lock().batches();
+        for buckets in batches {
+            self.fingerprints.lock().dump(buckets, &mut bytes);
             writer.write(&bytes).await?;
             bytes.clear();
         }
@@ -112,13 +97,11 @@ impl<B: Buffer> ChunkStore<B> {
         bytes.clear();
         for block in sealed {
             bytes.extend_from_slice(&block.to_le_bytes());
-            {
-                let maps = self.maps.lock();
-                let starts = &maps.starts[block as usize];
-                put_len(starts.len() as usize, &mut bytes);
-                let starts = (0..starts.len()).filter_map(|number| starts.get(number));
-                starts.for_each(|start| bytes.extend_from_slice(&start.to_le_bytes()));
-            }
+            let starts = self.appender.starts_of(block);
+            put_len(starts.len(), &mut bytes);
+            starts
+                .iter()
+                .for_each(|start| bytes.extend_from_slice(&start.to_le_bytes()));
             writer.write(&bytes).await?;
             bytes.clear();
         }

@@ -14,16 +14,17 @@
 //! the content counts, and cannot be read.
 
 use super::open::{EPOCH_SHIFT, Options, Owned};
+use super::owner::{Change, MAX_LEVEL};
+use super::read::sectors;
 use super::regions::Marked;
-use super::{Change, MAX_LEVEL, Shape, Starts};
+use super::shape::Shape;
+use super::starts::Starts;
 use crate::content::{Fingerprint, decompress};
 use crate::fp::FpIndex;
 use crate::lba::LbaIndex;
 use crate::offsets::Offsets;
 use crate::piece::{Entry, HEADER_BYTES, Header, Kind, REFERENCE_BYTES, Reference, UNIT_BYTES};
 use crate::place::Place;
-use crate::store::read::sectors;
-use crate::store::reclaim::batches;
 use pumice_blocks::chain::{BlockRole, StreamReader};
 use pumice_blocks::footer::OWN_BYTES;
 use pumice_blocks::log::LogRecord;
@@ -442,7 +443,7 @@ impl Restore for Image {
         for region in stream.list("marked region", 4, |fields| fields.u32()).await? {
             self.marked.set(region.into(), true);
         }
-        for batch in batches(self.lba.buckets()) {
+        for batch in self.lba.batches() {
             let lens = stream.take(batch.len()).await?;
             let slots: usize = lens.iter().map(|len| usize::from(*len)).sum();
             let bytes = stream.take(slots * self.lba.slot_bytes()).await?;
@@ -453,7 +454,7 @@ impl Restore for Image {
                 return Err(stream.bad("a mapping of a chunk is damaged"));
             }
         }
-        for batch in batches(self.fp.buckets()) {
+        for batch in self.fp.batches() {
             let lens = stream.take(batch.len()).await?;
             let slots: usize = lens.iter().map(|len| usize::from(*len)).sum();
             let bytes = stream.take(slots * self.fp.slot_bytes()).await?;

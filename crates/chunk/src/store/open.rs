@@ -1,9 +1,13 @@
 //! A start of the store.
 
+use super::addresses::Addresses;
+use super::appender::Appender;
+use super::fingerprints::Fingerprints;
 use super::image::{Image, Old};
-use super::regions::Regions;
-use super::{BudgetOwner, Change, ChunkStore, Maps, STRIPES, Sealed, Shape, Stripe};
-use parking_lot::Mutex;
+use super::owner::{Change, Sealed};
+use super::reclaim::Reclaim;
+use super::shape::{Room, Shape};
+use super::{BudgetOwner, ChunkStore};
 use pumice_blocks::inspect::{self, Inspection};
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::recovery::{Recovery, StartClock};
@@ -13,7 +17,7 @@ use pumice_blocks::{
 };
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -118,6 +122,15 @@ impl Owned {
     }
 }
 
+/// Says whether chunks may be dirty after this, once the superblock is written. With `is_distrusted` the next start goes by the marks of
+/// regions, as after a power cut.
+pub(super) fn describe(superblock: &mut Superblock, keeps: bool, is_distrusted: bool) {
+    superblock.own[Owned::KEEPS] = keeps.into();
+    if is_distrusted {
+        superblock.own[Owned::BOOT..][..8].fill(0);
+    }
+}
+
 /// The superblock of an empty device.
 fn format<D: Device>(device: &D, options: &Options) -> Result<Superblock, OpenError> {
     Ok(Superblock {
@@ -198,6 +211,21 @@ fn check_size(options: &Options, superblock: &Superblock) -> Result<(), OpenErro
         size(had.chunks)
     );
     Err(OpenError::OnlyCopy(why.into()))
+}
+
+/// Writes a superblock to both slots, durably.
+async fn write_both<D: Device>(device: &D, mut superblock: Superblock) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Device {
+        what: "discarding the cache",
+        source,
+    };
+    for _ in 0..2 {
+        superblock.generation += 1;
+        device
+            .append_log(superblock.slot_offset(), &superblock.encode())
+            .map_err(failed)?;
+    }
+    device.sync().await.map_err(failed)
 }
 
 impl<B: Buffer> ChunkStore<B> {
@@ -316,7 +344,7 @@ impl<B: Buffer> ChunkStore<B> {
             .await?;
         if is_new && store.keeps {
             // Not before its log is there: without a log the next start would be refused, although nothing is lost.
-            store.describe(true, false);
+            describe(&mut store.base.superblock.lock(), true, false);
             store.base.record_start(device, None).await?;
         }
         if !is_new && !was_clean {
@@ -341,7 +369,7 @@ impl<B: Buffer> ChunkStore<B> {
         }
         (superblock.clean, superblock.discard) = (false, true);
         superblock.own[Owned::KEEPS] = 0;
-        Self::write_both(device, superblock).await
+        write_both(device, superblock).await
     }
 
     /// The volume may have lost what was written since its last flush. The next start forgets the cache; if chunks may be dirty, it forgets the
@@ -355,21 +383,7 @@ impl<B: Buffer> ChunkStore<B> {
             _ => return Self::discard(device, false).await,
         };
         superblock.own[Owned::BOOT..][..8].fill(0);
-        Self::write_both(device, superblock).await
-    }
-
-    async fn write_both<D: Device<Buf = B>>(device: &D, mut superblock: Superblock) -> Result<(), OpenError> {
-        let failed = |source| OpenError::Device {
-            what: "discarding the cache",
-            source,
-        };
-        for _ in 0..2 {
-            superblock.generation += 1;
-            device
-                .append_log(superblock.slot_offset(), &superblock.encode())
-                .map_err(failed)?;
-        }
-        device.sync().await.map_err(failed)
+        write_both(device, superblock).await
     }
 
     /// Inspects the cache on a device, without writing; `None` if the device is empty. DRAM: the indexes of its settings, no more bytes than the
@@ -402,44 +416,38 @@ impl<B: Buffer> ChunkStore<B> {
         } = restored;
         let order = old.sealed.values().map(|(block, _)| *block).collect();
         let keeps = options.write_back || lba.dirty() > 0;
+        let base = Arc::new(Blocks::new(Start {
+            superblock,
+            log_next: old.log_next,
+            log_tail: superblock.checkpoints[0].log_start,
+            next_sequence: old.next_sequence.max(1),
+            checkpoint_blocks: [old.checkpoint_blocks, Vec::new()],
+            sealed: (old.sealed.iter())
+                .map(|(sequence, (block, footer_len))| (*block, *sequence, *footer_len))
+                .collect(),
+            durability: options.durability,
+            flush_interval_secs: if options.write_back { FLUSH_SECS } else { 0 },
+            buffers_max: options.buffers_max,
+            step_bytes: STEP_BYTES,
+            now: options.now,
+            own: Sealed {
+                order,
+                is_reclaiming: false,
+                is_paused: false,
+                covered: [0; 2],
+            },
+        }));
+        let version = u64::from(superblock.epoch) << EPOCH_SHIFT;
         Self {
-            base: Blocks::new(Start {
-                superblock,
-                log_next: old.log_next,
-                log_tail: superblock.checkpoints[0].log_start,
-                next_sequence: old.next_sequence.max(1),
-                checkpoint_blocks: [old.checkpoint_blocks, Vec::new()],
-                sealed: (old.sealed.iter())
-                    .map(|(sequence, (block, footer_len))| (*block, *sequence, *footer_len))
-                    .collect(),
-                durability: options.durability,
-                flush_interval_secs: if options.write_back { FLUSH_SECS } else { 0 },
-                buffers_max: options.buffers_max,
-                step_bytes: STEP_BYTES,
-                now: options.now,
-                own: Sealed {
-                    order,
-                    is_reclaiming: false,
-                    is_paused: false,
-                    covered: [0; 2],
-                },
-            }),
+            room: Room::of(&shape, &base.geometry),
+            addresses: Addresses::new(lba, version, shape.chunks),
+            fingerprints: Fingerprints::new(fp, base.cache_id),
+            appender: Appender::new(Arc::clone(&base), shape, keeps, starts),
+            base,
             shape,
             keeps,
             notes_life: options.absence_secs_max.is_some(),
-            maps: Arc::new(Mutex::new(Maps {
-                lba,
-                fp,
-                starts,
-                active: None,
-                next_version: u64::from(superblock.epoch) << EPOCH_SHIFT,
-                stripes: vec![Stripe::default(); STRIPES].into(),
-                regions: Regions::new(shape.chunks),
-                copies: HashMap::new(),
-            })),
-            offload: None,
             budget,
-            computing: AtomicUsize::new(0),
             counters: Default::default(),
             cleaning: AtomicUsize::new(0),
             is_beginning: AtomicBool::new(false),
@@ -453,19 +461,18 @@ impl<B: Buffer> ChunkStore<B> {
         now: u32,
         boot: u64,
     ) -> Result<(), OpenError> {
-        let wanted = self.shape.checkpoint_blocks(&self.base.geometry);
         loop {
             let victim = {
                 let mut pool = self.base.shared.pool.lock();
-                if self.keeps || pool.free.len() >= wanted {
+                if self.keeps || pool.free.len() >= self.room.checkpoint {
                     break;
                 }
                 pool.own.order.pop_front()
             };
             let Some(victim) = victim else { break };
-            self.reclaim(device, &[victim]).await;
+            Reclaim::new(self, device, &[victim]).run().await;
         }
-        self.describe(self.keeps, false);
+        describe(&mut self.base.superblock.lock(), self.keeps, false);
         let is_only = match self.checkpoint(device, now, None).await {
             Ok(()) => {
                 // From here on nothing is left of what a power cut took: the marks of this run are no older than this boot.
@@ -486,16 +493,6 @@ impl<B: Buffer> ChunkStore<B> {
                 self.base.mark_discard(device);
                 Ok(())
             }
-        }
-    }
-
-    /// Says in the superblock whether chunks may be dirty after this, at the next write of it. With `is_distrusted` the next start goes by
-    /// the marks of regions, as after a power cut.
-    pub(super) fn describe(&self, keeps: bool, is_distrusted: bool) {
-        let mut superblock = self.base.superblock.lock();
-        superblock.own[Owned::KEEPS] = keeps.into();
-        if is_distrusted {
-            superblock.own[Owned::BOOT..][..8].fill(0);
         }
     }
 }

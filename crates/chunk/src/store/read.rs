@@ -1,13 +1,18 @@
 //! Reading a chunk.
 
-use super::{ChunkStore, Spot};
+use super::ChunkStore;
+use super::owner::{Base, Open};
 use crate::content::{Fingerprint, decompress};
 use crate::piece::{HEADER_BYTES, Header};
 use crate::place::Place;
+use pumice_blocks::add;
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
 use pumice_record::codec::checksum;
+use std::io;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Most reads of a chunk, if reclaims move its content meanwhile.
 const READS_MAX: usize = 3;
@@ -64,6 +69,111 @@ pub(super) enum Fetched {
     Damaged(Option<Fingerprint>),
 }
 
+/// A place resolved to bytes of its block. Valid while the block has this sequence.
+pub(super) struct Spot<B: Buffer> {
+    pub(super) place: Place,
+    /// Whether the mapping that led here is dirty.
+    pub(super) is_dirty: bool,
+    /// Sequence of the block.
+    pub(super) sequence: u64,
+    /// Offset of the piece in the block, in bytes.
+    pub(super) at: usize,
+    /// Upper bound of the piece's length, in bytes.
+    pub(super) len_max: usize,
+    /// The block, while it is in DRAM.
+    pub(super) open: Option<Arc<Open<B>>>,
+}
+
+impl<B: Buffer> Spot<B> {
+    /// Reads the content, in one read of the sectors that it touches.
+    pub(super) async fn fetch<D: Device<Buf = B>>(&self, base: &Base<B>, device: &D) -> Fetched {
+        if let Some(open) = &self.open {
+            return self.take(base.cache_id, &*open.buffer, self.at);
+        }
+        let read = self.read(base, device, self.len_max).await;
+        let sequence = &base.blocks[self.place.block as usize].sequence;
+        if sequence.load(Ordering::Acquire) != self.sequence {
+            return Fetched::Moved;
+        }
+        match read {
+            Ok((buffer, at)) => self.take(base.cache_id, &buffer, at),
+            Err(_) => Fetched::Failed,
+        }
+    }
+
+    /// Reads the header of the content, from one or two sectors.
+    pub(super) async fn fetch_header<D: Device<Buf = B>>(
+        &self,
+        base: &Base<B>,
+        device: &D,
+    ) -> Option<Header> {
+        if let Some(open) = &self.open {
+            return self.header(base.cache_id, &*open.buffer, self.at);
+        }
+        let (buffer, at) = self.read(base, device, HEADER_BYTES).await.ok()?;
+        self.header(base.cache_id, &buffer, at)
+    }
+
+    /// Reads header and stored bytes of a content in a sealed block; `None` if either is damaged.
+    pub(super) async fn fetch_stored<D: Device<Buf = B>>(
+        &self,
+        base: &Base<B>,
+        device: &D,
+    ) -> Option<(Header, Vec<u8>)> {
+        let (buffer, at) = self.read(base, device, self.len_max).await.ok()?;
+        let header = self.header(base.cache_id, &buffer, at)?;
+        let stored = stored(base.cache_id, &buffer, at, &header)?;
+        Some((header, stored.to_vec()))
+    }
+
+    /// Reads the sectors of its first `len` bytes. Returns the offset of the first there, too.
+    async fn read<D: Device<Buf = B>>(
+        &self,
+        base: &Base<B>,
+        device: &D,
+        len: usize,
+    ) -> io::Result<(B, usize)> {
+        let (range, skipped) = sectors(self.at, len);
+        let offset = base.geometry.block_offset(self.place.block) + range.start as u64;
+        let buffer = base.shared.read(device, offset, range.len()).await?;
+        Ok((buffer, skipped))
+    }
+
+    /// The content's header at a position of a buffer; `None` if it is damaged, or another content's.
+    pub(super) fn header(&self, cache_id: u64, buffer: &B, at: usize) -> Option<Header> {
+        let header = Header::decode(cache_id, buffer.bytes(at, HEADER_BYTES)?)?;
+        let is_this = header.sequence == self.sequence && header.number == self.place.number;
+        (is_this && header.piece_len() <= self.len_max).then_some(header)
+    }
+
+    fn take(&self, cache_id: u64, buffer: &B, at: usize) -> Fetched {
+        let Some(header) = self.header(cache_id, buffer, at) else {
+            return Fetched::Damaged(None);
+        };
+        let stored = stored(cache_id, buffer, at, &header);
+        let bytes = stored.and_then(|stored| decompress(header.coding, stored, header.len as usize));
+        match bytes {
+            Some(bytes) => Fetched::Whole(Chunk {
+                start: header.start,
+                bytes,
+                is_dirty: self.is_dirty,
+            }),
+            None => Fetched::Damaged(Some(header.fingerprint)),
+        }
+    }
+}
+
+/// The stored bytes of a content whose header stands at a position of a buffer; `None` if they are damaged.
+pub(super) fn stored<'a, B: Buffer>(
+    cache_id: u64,
+    buffer: &'a B,
+    at: usize,
+    header: &Header,
+) -> Option<&'a [u8]> {
+    let stored = buffer.bytes(at + HEADER_BYTES, header.stored_len as usize)?;
+    (checksum(cache_id, &[stored]) == header.data_crc).then_some(stored)
+}
+
 impl<B: Buffer> ChunkStore<B> {
     /// Reads the cached part of a chunk, and makes its mapping the newest of its bucket. `None` if nothing is cached or the cache device
     /// fails: read the volume. Cost: a read of the sectors that the content touches, none while its block is in DRAM.
@@ -78,18 +188,18 @@ impl<B: Buffer> ChunkStore<B> {
         let mut is_dirty = false;
         for _ in 0..READS_MAX {
             let spot = {
-                let mut maps = self.maps.lock();
-                let slot = maps.lba.touch(address);
-                slot.and_then(|slot| self.spot_of(&maps, slot))
+                let mut mapped = self.addresses.lock();
+                let slot = mapped.index.touch(address);
+                slot.and_then(|slot| self.appender.spot_of(slot))
             };
             let Some(spot) = spot else {
-                self.count(&self.counters.misses);
+                add(&self.counters.misses, 1);
                 return Ok(None);
             };
             is_dirty = spot.is_dirty;
-            match self.fetch(device, &spot).await {
+            match spot.fetch(&self.base, device).await {
                 Fetched::Whole(chunk) => {
-                    self.count(&self.counters.hits);
+                    add(&self.counters.hits, 1);
                     return Ok(Some(chunk));
                 }
                 Fetched::Moved => {}
@@ -100,115 +210,26 @@ impl<B: Buffer> ChunkStore<B> {
                 }
             }
         }
-        self.count(&self.counters.unreadable);
+        add(&self.counters.unreadable, 1);
         match is_dirty {
             true => Err(Unreadable),
             false => Ok(None),
         }
     }
 
-    /// Makes the mapping of a chunk the newest of its bucket, as a read does, unless another thread has the lock: call it for reads that a
-    /// tier above has served.
-    pub fn touch(&self, address: u64) {
-        if let Some(mut maps) = self.maps.try_lock() {
-            maps.lba.touch(address);
-        }
-    }
-
-    /// Reads a content, in one read of the sectors that it touches.
-    pub(super) async fn fetch<D: Device<Buf = B>>(&self, device: &D, spot: &Spot<B>) -> Fetched {
-        if let Some(open) = &spot.open {
-            return self.take(&*open.buffer, spot.at, spot);
-        }
-        let (range, skipped) = sectors(spot.at, spot.len_max);
-        let offset = self.base.geometry.block_offset(spot.place.block) + range.start as u64;
-        let read = self.base.shared.read(device, offset, range.len()).await;
-        if self.sequence(spot.place.block) != spot.sequence {
-            return Fetched::Moved;
-        }
-        match read {
-            Ok(buffer) => self.take(&buffer, skipped, spot),
-            Err(_) => Fetched::Failed,
-        }
-    }
-
-    /// Reads the header of a content, from one or two sectors.
-    pub(super) async fn fetch_header<D: Device<Buf = B>>(
-        &self,
-        device: &D,
-        spot: &Spot<B>,
-    ) -> Option<Header> {
-        if let Some(open) = &spot.open {
-            return self.header(&*open.buffer, spot.at, spot);
-        }
-        let (range, skipped) = sectors(spot.at, HEADER_BYTES);
-        let offset = self.base.geometry.block_offset(spot.place.block) + range.start as u64;
-        let buffer = self.base.shared.read(device, offset, range.len()).await.ok()?;
-        self.header(&buffer, skipped, spot)
-    }
-
-    /// Reads header and stored bytes of a content in a sealed block; `None` if either is damaged.
-    pub(super) async fn fetch_stored<D: Device<Buf = B>>(
-        &self,
-        device: &D,
-        spot: &Spot<B>,
-    ) -> Option<(Header, Vec<u8>)> {
-        let (range, skipped) = sectors(spot.at, spot.len_max);
-        let offset = self.base.geometry.block_offset(spot.place.block) + range.start as u64;
-        let buffer = self.base.shared.read(device, offset, range.len()).await.ok()?;
-        let header = self.header(&buffer, skipped, spot)?;
-        let stored = self.stored(&buffer, skipped, &header)?;
-        Some((header, stored.to_vec()))
-    }
-
-    fn header(&self, buffer: &B, at: usize, spot: &Spot<B>) -> Option<Header> {
-        let header = Header::decode(self.base.cache_id, buffer.bytes(at, HEADER_BYTES)?)?;
-        let is_this = header.sequence == spot.sequence && header.number == spot.place.number;
-        (is_this && header.piece_len() <= spot.len_max).then_some(header)
-    }
-
-    fn stored<'a>(&self, buffer: &'a B, at: usize, header: &Header) -> Option<&'a [u8]> {
-        let stored = buffer.bytes(at + HEADER_BYTES, header.stored_len as usize)?;
-        (checksum(self.base.cache_id, &[stored]) == header.data_crc).then_some(stored)
-    }
-
-    fn take(&self, buffer: &B, at: usize, spot: &Spot<B>) -> Fetched {
-        let Some(header) = self.header(buffer, at, spot) else {
-            return Fetched::Damaged(None);
-        };
-        let stored = self.stored(buffer, at, &header);
-        let bytes = stored.and_then(|stored| decompress(header.coding, stored, header.len as usize));
-        match bytes {
-            Some(bytes) => Fetched::Whole(Chunk {
-                start: header.start,
-                bytes,
-                is_dirty: spot.is_dirty,
-            }),
-            None => Fetched::Damaged(Some(header.fingerprint)),
-        }
-    }
-
     /// Removes the mapping that was read, unless it is dirty, and the fingerprint of a damaged content. Other mappings to it go when they
     /// are read.
     fn forget_damaged(&self, address: u64, spot: &Spot<B>, fingerprint: Option<Fingerprint>) {
-        let mut maps = self.maps.lock();
-        if self.sequence(spot.place.block) != spot.sequence {
+        let mut mapped = self.addresses.lock();
+        if self.appender.sequence(spot.place.block) != spot.sequence {
             return;
         }
-        let slot = maps.lba.get(address).filter(|slot| slot.place == spot.place);
+        let slot = mapped.index.get(address).filter(|slot| slot.place == spot.place);
         if slot.is_some_and(|slot| !slot.is_dirty) {
-            maps.lba.remove(address);
+            mapped.index.remove(address);
         }
         if let Some(fingerprint) = fingerprint {
-            maps.fp.remove(fingerprint.hash(), spot.place);
-        }
-    }
-
-    /// Removes a place from the FP-index whose header cannot be read.
-    pub(super) fn forget_candidate(&self, fingerprint: &Fingerprint, place: Place, sequence: u64) {
-        let mut maps = self.maps.lock();
-        if self.sequence(place.block) == sequence {
-            maps.fp.remove(fingerprint.hash(), place);
+            self.fingerprints.lock().remove(fingerprint.hash(), spot.place);
         }
     }
 }

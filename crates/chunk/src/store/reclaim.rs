@@ -1,8 +1,9 @@
 //! Reclaim of blocks: see the text of the module `store`.
 
-use super::{ChunkStore, Starts};
+use super::ChunkStore;
+use super::shape::KEPT_PERCENT;
 use crate::keep::{Candidate, choose};
-use crate::lba::LbaIndex;
+use crate::lba::{LbaIndex, Slot};
 use crate::place::Place;
 use pumice_blocks::log::Kind;
 use pumice_blocks::{State, add, give_turn};
@@ -11,18 +12,10 @@ use pumice_memory::Buffer;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Buckets visited in one hold of the lock.
-const BUCKETS_AT_ONCE: usize = 64;
 /// Buckets whose mappings are moved before other tasks run.
 const MOVED_AT_ONCE: usize = 4;
 /// If blocks have fewer dirty chunks after they were cleaned, these are locked or cannot be read.
 const FEW_DIRTY: usize = 16;
-/// Most bytes that a reclaim keeps, in hundredths of its victims' bytes, without references. With 30, blocks of 16 chunks wrote 1.501 bytes
-/// for each compressed new byte; with 20, a cache as large as its volume lost a point of hits.
-pub(super) const KEPT_PERCENT: u64 = 29;
-/// Room for the references of what is kept, in hundredths of the victims' bytes.
-pub(super) const REFERENCES_PERCENT: usize = 5;
-
 /// Result of a sweep over the LBA-index for the victims. Memory: 16 bytes a content.
 struct Sweep {
     /// By block: a victim's range of `candidates`; empty for others.
@@ -67,54 +60,49 @@ impl Sweep {
 /// Where a content was appended anew: the place, and the sequence of its block then.
 type Moved = (Place, u64);
 
-/// All buckets, in batches.
-pub(super) fn batches(buckets: usize) -> impl Iterator<Item = Range<usize>> {
-    let starts = (0..buckets).step_by(BUCKETS_AT_ONCE);
-    starts.map(move |start| start..(start + BUCKETS_AT_ONCE).min(buckets))
-}
-
 impl<B: Buffer> ChunkStore<B> {
     /// Removes all mappings and fingerprints for whose place `is_gone` is true, some buckets in each step of the iterator, whose item is the
     /// number of mappings removed. Cost: a pass over both indexes.
     pub(super) fn forget_places(&self, is_gone: impl Fn(Place) -> bool + Copy) -> impl Iterator<Item = u64> {
-        let (lba_buckets, fp_buckets) = self.bucket_counts();
-        let mappings = batches(lba_buckets).map(move |batch| {
-            let mut maps = self.maps.lock();
-            let retain = |bucket| maps.lba.retain(bucket, |place| !is_gone(place)) as u64;
-            batch.map(retain).sum()
-        });
-        let contents = batches(fp_buckets).map(move |batch| {
-            let mut maps = self.maps.lock();
+        let mappings = self.addresses.batches();
+        let mappings = mappings.map(move |batch| self.addresses.forget_places(batch, is_gone));
+        let contents = self.fingerprints.lock().batches();
+        let contents = contents.map(move |batch| {
+            let mut index = self.fingerprints.lock();
             for bucket in batch {
-                maps.fp.retain(bucket, |place| !is_gone(place));
+                index.retain(bucket, |place| !is_gone(place));
             }
             0
         });
         mappings.chain(contents)
     }
+}
 
-    pub(super) fn bucket_counts(&self) -> (usize, usize) {
-        let maps = self.maps.lock();
-        (maps.lba.buckets(), maps.fp.buckets())
-    }
+/// A reclaim of some blocks.
+pub(super) struct Reclaim<'a, B: Buffer, D> {
+    store: &'a ChunkStore<B>,
+    device: &'a D,
+    victims: &'a [u32],
+}
 
-    /// Maps no further duplicates to blocks.
-    pub(super) fn retire(&self, victims: &[u32]) {
-        // Duplicates are mapped under this lock.
-        let _maps = self.maps.lock();
-        for victim in victims {
-            self.base.blocks[*victim as usize].set_state(State::Reclaiming);
+impl<'a, B: Buffer, D: Device<Buf = B>> Reclaim<'a, B, D> {
+    pub(super) fn new(store: &'a ChunkStore<B>, device: &'a D, victims: &'a [u32]) -> Self {
+        Self {
+            store,
+            device,
+            victims,
         }
     }
 
-    /// Frees the blocks `victims`, or puts all of them back, if a chunk in them is dirty. Returns those that it could not free for another
+    /// Frees the blocks, or puts all of them back, if a chunk in them is dirty. Returns those that it could not free for another
     /// reason. If the future is dropped, the next reclaim takes them.
-    pub(super) async fn reclaim<D: Device<Buf = B>>(&self, device: &D, victims: &[u32]) -> Vec<u32> {
-        self.retire(victims);
-        let left = self.dirty_in(victims, FEW_DIRTY).await.len();
+    pub(super) async fn run(self) -> Vec<u32> {
+        let (store, device, victims) = (self.store, self.device, self.victims);
+        store.appender.retire(&store.addresses.lock(), victims);
+        let left = store.addresses.dirty_in(victims, FEW_DIRTY).await.len();
         if left > 0 {
             self.keep_blocks(victims);
-            let mut pool = self.base.shared.pool.lock();
+            let mut pool = store.base.shared.pool.lock();
             match left < FEW_DIRTY || pool.own.is_paused {
                 // They are in use: others may be free sooner.
                 true => pool.own.order.extend(victims),
@@ -126,82 +114,89 @@ impl<B: Buffer> ChunkStore<B> {
             }
             return Vec::new();
         }
-        let kept_bytes = victims.len() as u64 * self.base.geometry.block_bytes / 100 * KEPT_PERCENT;
-        let sweep = self.sweep(victims).await;
+        let kept_bytes = victims.len() as u64 * store.base.geometry.block_bytes / 100 * KEPT_PERCENT;
+        let sweep = self.sweep().await;
         let mut moved = HashMap::new();
         for number in choose(&sweep.candidates, kept_bytes) {
-            if !self.may_keep() {
+            if !store.may_keep() {
                 break;
             }
-            let place = self.keep(device, &sweep, victims, number as u32).await;
+            let place = self.keep(&sweep, number as u32).await;
             moved.extend(place.map(|place| (number as u32, place)));
         }
-        let buckets = self.bucket_counts().0;
+        let buckets = store.addresses.lock().index.buckets();
         for start in (0..buckets).step_by(MOVED_AT_ONCE) {
             for bucket in start..(start + MOVED_AT_ONCE).min(buckets) {
                 self.move_mappings(&sweep, &moved, bucket);
             }
             give_turn().await;
         }
-        for mappings in self.forget_places(|place| sweep.is_victim(place.block)) {
-            add(&self.counters.reclaimed_mappings, mappings);
+        for mappings in store.forget_places(|place| sweep.is_victim(place.block)) {
+            add(&store.counters.reclaimed_mappings, mappings);
             give_turn().await;
         }
         // A victim may have the last durable content of a chunk that was written since.
-        if self.keeps && self.persist(device).await.is_err() {
-            self.pause_reclaims();
+        if store.keeps && store.persist(device).await.is_err() {
+            store.pause_reclaims();
             return self.keep_blocks(victims);
         }
-        let is_logged =
-            |victim: &u32| self.log(device, Kind::Reclaim, u64::from(*victim), self.sequence(*victim));
+        let appender = &store.appender;
+        let is_logged = |victim: &u32| {
+            appender.log(
+                device,
+                Kind::Reclaim,
+                u64::from(*victim),
+                appender.sequence(*victim),
+            )
+        };
         let logged = victims.iter().take_while(|victim| is_logged(victim)).count();
         let (freed, kept) = victims.split_at(logged);
         if !kept.is_empty() {
-            self.pause_reclaims();
+            store.pause_reclaims();
         }
-        if self.keeps && self.base.commit(device).await.is_err() {
+        if store.keeps && store.base.commit(device).await.is_err() {
             return self.keep_blocks(victims);
         }
         for victim in freed {
-            self.maps.lock().starts[*victim as usize] = Starts::None;
-            self.count(&self.counters.reclaimed_blocks);
-            self.base.shared.change(|pool| self.base.give_back(pool, *victim));
+            appender.forget(*victim);
+            add(&store.counters.reclaimed_blocks, 1);
+            store
+                .base
+                .shared
+                .change(|pool| store.base.give_back(pool, *victim));
         }
         self.keep_blocks(kept)
     }
 
     fn keep_blocks(&self, victims: &[u32]) -> Vec<u32> {
         for victim in victims {
-            self.base.blocks[*victim as usize].set_state(State::Sealed);
+            self.store.base.blocks[*victim as usize].set_state(State::Sealed);
         }
         victims.to_vec()
     }
 
-    async fn sweep(&self, victims: &[u32]) -> Sweep {
-        let buckets = self.bucket_counts().0;
+    async fn sweep(&self) -> Sweep {
+        let store = self.store;
         let mut sweep = Sweep {
-            numbers: vec![0..0; self.base.geometry.blocks as usize],
+            numbers: vec![0..0; store.base.geometry.blocks as usize],
             candidates: Vec::new(),
             addresses: Vec::new(),
         };
-        {
-            let maps = self.maps.lock();
-            for block in victims.iter().copied() {
-                let first = sweep.candidates.len() as u32;
-                for number in 0..maps.starts[block as usize].len() {
-                    let spot = self.spot(&maps, Place { block, number });
-                    let bytes = spot.map_or(0, |spot| spot.len_max as u32);
-                    sweep.candidates.push(Candidate { bytes, worth: 0.0 });
-                }
-                sweep.numbers[block as usize] = first..sweep.candidates.len() as u32;
+        for block in self.victims.iter().copied() {
+            let first = sweep.candidates.len() as u32;
+            for number in 0..store.appender.contents_of(block) {
+                let spot = store.appender.spot(Place { block, number });
+                let bytes = spot.map_or(0, |spot| spot.len_max as u32);
+                sweep.candidates.push(Candidate { bytes, worth: 0.0 });
             }
+            sweep.numbers[block as usize] = first..sweep.candidates.len() as u32;
         }
         sweep.addresses = vec![0; sweep.candidates.len()];
-        for batch in batches(buckets) {
+        for batch in store.addresses.batches() {
             {
-                let maps = self.maps.lock();
+                let mapped = store.addresses.lock();
                 for bucket in batch {
-                    sweep.count(&maps.lba, bucket);
+                    sweep.count(&mapped.index, bucket);
                 }
             }
             give_turn().await;
@@ -211,48 +206,41 @@ impl<B: Buffer> ChunkStore<B> {
 
     /// Appends a candidate's content to an open block, and moves one mapping there. Returns the new place; `None` if the content cannot be
     /// read or the device has no room.
-    async fn keep<D: Device<Buf = B>>(
-        &self,
-        device: &D,
-        sweep: &Sweep,
-        victims: &[u32],
-        number: u32,
-    ) -> Option<Moved> {
+    async fn keep(&self, sweep: &Sweep, number: u32) -> Option<Moved> {
+        let (store, victims) = (self.store, self.victims);
         let at = victims.partition_point(|victim| sweep.numbers[*victim as usize].end <= number);
         let block = victims.get(at).copied()?;
         let old = Place {
             block,
             number: number - sweep.numbers[block as usize].start,
         };
-        let spot = self.spot(&self.maps.lock(), old)?;
-        let (mut header, stored) = self.fetch_stored(device, &spot).await?;
+        let spot = store.appender.spot(old)?;
+        let (mut header, stored) = spot.fetch_stored(&store.base, self.device).await?;
         header.address = sweep.addresses[number as usize];
         // Chunks of victims are clean.
         header.is_dirty = false;
         header.spare_units = 0;
-        let mut maps = self.maps.lock();
+        let mut mapped = store.addresses.lock();
         // Not if the chunk was written meanwhile.
-        let mapped = maps.lba.get(header.address).map(|slot| slot.place);
-        let is_mapped = mapped == Some(old);
-        let new = self.append_piece(&mut maps, header, &stored, is_mapped, self.kept_free())?;
+        let slot = mapped.index.get(header.address);
+        let is_mapped = slot.is_some_and(|slot| slot.place == old);
+        header.version = if is_mapped { mapped.version() } else { 0 };
+        let new = store.appender.content(header, &stored, store.room.checkpoint)?;
         // Other chunks follow.
-        maps.starts[new.block as usize].share(new.number);
-        maps.lba.replace(header.address, old, new);
-        self.count(&self.counters.moved_contents);
-        add(&self.counters.moved_flash_bytes, header.piece_len() as u64);
-        Some((new, self.sequence(new.block)))
-    }
-
-    /// Blocks for a checkpoint, which stay free.
-    fn kept_free(&self) -> usize {
-        self.shape.checkpoint_blocks(&self.base.geometry)
+        store.appender.share(new);
+        store.fingerprints.lock().insert(header.fingerprint.hash(), new);
+        mapped.index.replace(header.address, old, new);
+        add(&store.counters.moved_contents, 1);
+        add(&store.counters.moved_flash_bytes, header.piece_len() as u64);
+        Some((new, store.appender.sequence(new.block)))
     }
 
     /// Moves the mappings of a bucket to contents that were appended anew. Others stay.
     fn move_mappings(&self, sweep: &Sweep, moved: &HashMap<u32, Moved>, bucket: usize) {
-        let mut maps = self.maps.lock();
+        let (store, appender) = (self.store, &self.store.appender);
+        let mut mapped = store.addresses.lock();
         let mut found = Vec::new();
-        maps.lba.visit(
+        mapped.index.visit(
             bucket,
             |place| sweep.is_victim(place.block),
             |slot, _| {
@@ -260,12 +248,13 @@ impl<B: Buffer> ChunkStore<B> {
                 found.extend(new.map(|new| (slot, *new)));
             },
         );
-        for (slot, (new, sequence)) in found {
+        for (old, (place, sequence)) in found {
+            let (slot, version) = (Slot { place, ..old }, mapped.version());
             // Meanwhile the new block may have failed to be written.
-            if self.counts_as_source(new.block, sequence)
-                && self.append_reference(&mut maps, slot.address, new, slot.is_dirty, self.kept_free())
+            if appender.is_source(place.block, sequence)
+                && appender.reference(slot, version, store.room.checkpoint)
             {
-                maps.lba.replace(slot.address, slot.place, new);
+                mapped.index.replace(old.address, old.place, place);
             }
         }
     }

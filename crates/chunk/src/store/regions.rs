@@ -9,6 +9,7 @@
 //! None --write begins--> Logged --commit (flush of the cache device)--> Durable --volume flushed, no write since `quiet`--> None
 //! ```
 
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -39,10 +40,16 @@ struct Region {
     begun: u32,
 }
 
-/// All regions of a volume.
+/// All regions of a volume. They have a lock of their own; marks are made and cleared under that of the addresses too, under which the log
+/// has their order.
 #[derive(Debug)]
 pub(super) struct Regions {
     shift: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
     regions: Box<[Region]>,
     turn: u32,
 }
@@ -63,8 +70,10 @@ impl Regions {
     pub(super) fn new(chunks: u64) -> Self {
         Self {
             shift: Self::shift_of(chunks),
-            regions: vec![Region::default(); Self::count(chunks) as usize].into(),
-            turn: 0,
+            state: Mutex::new(State {
+                regions: vec![Region::default(); Self::count(chunks) as usize].into(),
+                turn: 0,
+            }),
         }
     }
 
@@ -90,12 +99,14 @@ impl Regions {
     }
 
     /// Notes that a write begins; calls `log` for each region to be marked, which says whether it was recorded.
-    pub(super) fn begin(&mut self, regions: Range<usize>, mut log: impl FnMut(u64) -> bool) {
+    pub(super) fn begin(&self, regions: Range<usize>, mut log: impl FnMut(u64) -> bool) {
+        let mut state = self.state.lock();
+        let turn = state.turn;
         for number in regions {
-            let region = &mut self.regions[number];
+            let region = &mut state.regions[number];
             region.writers += 1;
             region.begun = region.begun.wrapping_add(1);
-            region.touched = self.turn;
+            region.touched = turn;
             if region.mark == Mark::None && log(number as u64) {
                 region.mark = Mark::Logged;
             }
@@ -103,23 +114,25 @@ impl Regions {
     }
 
     /// Notes that a write ends.
-    pub(super) fn end(&mut self, regions: Range<usize>) {
-        for region in &mut self.regions[regions] {
+    pub(super) fn end(&self, regions: Range<usize>) {
+        let mut state = self.state.lock();
+        let turn = state.turn;
+        for region in &mut state.regions[regions] {
             region.writers -= 1;
-            region.touched = self.turn;
+            region.touched = turn;
         }
     }
 
     /// Whether the marks of regions are durable.
     pub(super) fn are_durable(&self, regions: Range<usize>) -> bool {
-        self.regions[regions]
-            .iter()
-            .all(|region| region.mark == Mark::Durable)
+        let state = self.state.lock();
+        let mut regions = state.regions[regions].iter();
+        regions.all(|region| region.mark == Mark::Durable)
     }
 
     /// Notes that the logged marks of regions are durable.
-    pub(super) fn made_durable(&mut self, regions: Range<usize>) {
-        for region in &mut self.regions[regions] {
+    pub(super) fn made_durable(&self, regions: Range<usize>) {
+        for region in &mut self.state.lock().regions[regions] {
             region.mark = region.mark.max(Mark::Logged);
             if region.mark == Mark::Logged {
                 region.mark = Mark::Durable;
@@ -128,21 +141,23 @@ impl Regions {
     }
 
     /// Marked regions without a write under way; unless `all`, only those without a write since the previous call.
-    pub(super) fn quiet(&mut self, all: bool) -> Quiet {
-        self.turn = self.turn.wrapping_add(1);
+    pub(super) fn quiet(&self, all: bool) -> Quiet {
+        let mut state = self.state.lock();
+        state.turn = state.turn.wrapping_add(1);
         let is_quiet = |region: &Region| {
-            let rested = self.turn.wrapping_sub(region.touched) >= QUIET_TURNS;
+            let rested = state.turn.wrapping_sub(region.touched) >= QUIET_TURNS;
             region.mark > Mark::None && region.writers == 0 && (all || rested)
         };
-        let numbered = (0u32..).zip(&self.regions);
+        let numbered = (0u32..).zip(&state.regions);
         let quiet = numbered.filter(|(_, region)| is_quiet(region));
         Quiet(quiet.map(|(number, region)| (number, region.begun)).collect())
     }
 
     /// Clears the marks of regions in which no write has begun since `quiet`; calls `log` for each. The volume was flushed meanwhile.
-    pub(super) fn clear(&mut self, quiet: &Quiet, mut log: impl FnMut(u64)) {
+    pub(super) fn clear(&self, quiet: &Quiet, mut log: impl FnMut(u64)) {
+        let mut state = self.state.lock();
         for (number, begun) in &quiet.0 {
-            let region = &mut self.regions[*number as usize];
+            let region = &mut state.regions[*number as usize];
             if region.begun == *begun && region.mark > Mark::None {
                 region.mark = Mark::None;
                 log(u64::from(*number));
@@ -151,11 +166,11 @@ impl Regions {
     }
 
     /// Marked regions.
-    pub(super) fn marked(&self) -> impl Iterator<Item = u32> {
-        let marked = (0u32..).zip(&self.regions);
-        marked
-            .filter(|(_, region)| region.mark > Mark::None)
-            .map(|(number, _)| number)
+    pub(super) fn marked(&self) -> Vec<u32> {
+        let state = self.state.lock();
+        let marked = (0u32..).zip(&state.regions);
+        let marked = marked.filter(|(_, region)| region.mark > Mark::None);
+        marked.map(|(number, _)| number).collect()
     }
 }
 

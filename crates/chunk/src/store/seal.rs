@@ -1,10 +1,11 @@
 //! The footer of a full block, and the end of its write.
 
-use super::{Change, ChunkStore, Chunks, Open, Starts};
+use super::ChunkStore;
+use super::owner::{Change, Chunks, Open};
 use crate::piece::{Entry, Kind};
 use crate::place::Place;
 use pumice_blocks::footer::OWN_BYTES;
-use pumice_blocks::{Contents, Pool, SealEnd, State, Tenant};
+use pumice_blocks::{Contents, Pool, SealEnd, Tenant};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 
@@ -18,7 +19,7 @@ impl<B: Buffer, D: Device<Buf = B>> Tenant<Chunks<B>> for Sealer<'_, B, D> {
     /// Lists all contents, since they are numbered by their order, with their mapping only if the index still has it, or it was dirty; and
     /// references by the same rule.
     fn compose(&self, block: &Open<B>, mut entries: Vec<Entry>) -> Contents<Entry> {
-        let maps = self.store.maps.lock();
+        let mapped = self.store.addresses.lock();
         entries.retain_mut(|entry| {
             let (place, is_content) = match entry.kind {
                 Kind::Content { number, .. } => (
@@ -30,7 +31,7 @@ impl<B: Buffer, D: Device<Buf = B>> Tenant<Chunks<B>> for Sealer<'_, B, D> {
                 ),
                 Kind::Reference { block, number, .. } => (Place { block, number }, false),
             };
-            let slot = maps.lba.get(entry.address).filter(|slot| slot.place == place);
+            let slot = mapped.index.get(entry.address).filter(|slot| slot.place == place);
             // A dirty mapping that the index no longer has stays listed. The content that superseded it may not be durable yet, and a crash
             // then restores this one. If a void or a cleaning removed it, a log record with a higher version says so.
             if slot.is_none() && !entry.is_dirty {
@@ -66,17 +67,13 @@ impl<B: Buffer, D: Device<Buf = B>> Tenant<Chunks<B>> for Sealer<'_, B, D> {
             return;
         }
         if let SealEnd::Failed(logged) = end {
-            store.make_good(self.device, logged);
+            store.appender.make_good(self.device, logged);
         }
-        {
-            // Duplicates are mapped under this lock: none is mapped to this block from here on.
-            let _maps = store.maps.lock();
-            store.base.blocks[block.id as usize].set_state(State::Reclaiming);
-        }
+        store.appender.retire(&store.addresses.lock(), &[block.id]);
         store
             .forget_places(|place| place.block == block.id)
             .for_each(drop);
-        store.maps.lock().starts[block.id as usize] = Starts::None;
+        store.appender.forget(block.id);
     }
 
     fn file(&self, pool: &mut Pool<Chunks<B>>, block: u32, end: SealEnd) {

@@ -1,19 +1,17 @@
 //! What a start would find on a device.
 
+use super::ChunkStore;
 use super::image::{Image, Old};
 use super::open::{Options, Owned, STORE, shape_of};
-use super::read::sectors;
-use super::{ChunkStore, Shape};
+use super::read::{Spot, sectors, stored};
+use super::shape::Shape;
 use crate::content::decompress;
-use crate::piece::{HEADER_BYTES, Header, UNIT_BYTES};
-use crate::place::Place;
 use pumice_blocks::inspect::Inspection;
 use pumice_blocks::open::{read_superblock, read_twice};
 use pumice_blocks::recovery::Recovery;
 use pumice_blocks::{Durability, Maker, OpenError, Superblock};
 use pumice_device::Device;
 use pumice_memory::Buffer;
-use pumice_record::codec::checksum;
 use std::collections::HashMap;
 
 /// What is on a device.
@@ -135,12 +133,24 @@ impl Image {
         slots.sort_unstable_by_key(|slot| (slot.place.block, slot.place.number, slot.address));
         for same in slots.chunk_by(|one, other| one.place == other.place) {
             let place = same[0].place;
-            let (at, len) = self.extent(superblock, place).unwrap_or((0, 0));
+            let block_bytes = superblock.geometry.block_bytes;
+            let starts = self.starts.get(place.block as usize);
+            let extent =
+                starts.and_then(|starts| starts.extent(place.number, block_bytes, self.shape.piece_max()));
+            let (at, len_max) = extent.unwrap_or((0, 0));
+            let spot = Spot {
+                place,
+                is_dirty: false,
+                // No block has this one.
+                sequence: sequences.get(&place.block).copied().unwrap_or(0),
+                at,
+                len_max,
+                open: None,
+            };
             let offset = superblock.geometry.block_offset(place.block) + at as u64;
-            let sequence = sequences.get(&place.block).copied();
-            let what = match len {
+            let what = match len_max {
                 0 => Some("it has no place"),
-                _ => wrong(device, superblock, offset, len, place, sequence).await,
+                _ => wrong(device, superblock, &spot).await,
             };
             let Some(what) = what else { continue };
             for slot in same {
@@ -153,43 +163,19 @@ impl Image {
             }
         }
     }
-
-    /// Offset of a content in its block, and the most bytes that it may have.
-    fn extent(&self, superblock: &Superblock, place: Place) -> Option<(usize, usize)> {
-        let starts = self.starts.get(place.block as usize)?;
-        let start = starts.get(place.number)? as usize * UNIT_BYTES;
-        let end = starts.get(place.number + 1).map_or_else(
-            || usize::try_from(superblock.geometry.block_bytes).ok(),
-            |end| Some(end as usize * UNIT_BYTES),
-        )?;
-        Some((start, end.checked_sub(start)?.min(self.shape.piece_max())))
-    }
 }
 
-/// What is wrong with the content at byte `offset` of a device.
-async fn wrong<D: Device>(
-    device: &D,
-    superblock: &Superblock,
-    offset: u64,
-    len: usize,
-    place: Place,
-    sequence: Option<u64>,
-) -> Option<&'static str> {
-    let block = superblock.geometry.block_offset(place.block);
-    let (range, skipped) = sectors((offset - block) as usize, len);
+/// What is wrong with a content.
+async fn wrong<D: Device>(device: &D, superblock: &Superblock, spot: &Spot<D::Buf>) -> Option<&'static str> {
+    let block = superblock.geometry.block_offset(spot.place.block);
+    let (range, at) = sectors(spot.at, spot.len_max);
     let Ok(buffer) = read_twice(device, block + range.start as u64, range.len()).await else {
         return Some("it cannot be read");
     };
-    let header = (buffer.bytes(skipped, HEADER_BYTES))
-        .and_then(|bytes| Header::decode(superblock.cache_id, bytes))
-        .filter(|header| Some(header.sequence) == sequence && header.number == place.number)
-        .filter(|header| header.piece_len() <= len);
-    let Some(header) = header else {
+    let Some(header) = spot.header(superblock.cache_id, &buffer, at) else {
         return Some("its header is damaged, or another content's");
     };
-    let stored = (buffer.bytes(skipped + HEADER_BYTES, header.stored_len as usize))
-        .filter(|stored| checksum(superblock.cache_id, &[stored]) == header.data_crc);
-    let Some(stored) = stored else {
+    let Some(stored) = stored(superblock.cache_id, &buffer, at, &header) else {
         return Some("its bytes are damaged");
     };
     match decompress(header.coding, stored, header.len as usize) {

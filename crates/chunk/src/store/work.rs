@@ -1,9 +1,12 @@
 //! Background work.
 
+use super::ChunkStore;
+use super::open::describe;
+use super::owner::Chunks;
+use super::reclaim::Reclaim;
 use super::seal::Sealer;
-use super::{ChunkStore, Chunks, Sealed, Starts};
 use crate::place::Place;
-use pumice_blocks::{Pool, State, Task, Work};
+use pumice_blocks::{State, Task, Work};
 use pumice_device::{Device, Overdue};
 use pumice_memory::Buffer;
 use std::ops::Range;
@@ -31,13 +34,13 @@ impl<B: Buffer> ChunkStore<B> {
             return Some(flush);
         }
         let is_busy = pool.checkpointing || pool.own.is_reclaiming;
-        let is_uncovered = self.is_uncovered(&pool);
+        let sequence = |block| self.appender.sequence(block);
+        let (is_reclaim_due, mut is_uncovered) = pool.own.is_due(pool.free.len(), &self.room, sequence);
+        is_uncovered &= self.keeps;
         // The checkpoint that the log needs goes before a reclaim, which logs, too.
-        if !is_busy
-            && !is_uncovered
-            && !self.base.wants_checkpoint(false)
-            && let Some(victims) = self.victims(&mut pool)
-        {
+        if !is_busy && is_reclaim_due && !is_uncovered && !self.base.wants_checkpoint(false) {
+            let order = &mut pool.own.order;
+            let victims = order.drain(..self.room.batch.min(order.len())).collect();
             pool.own.is_reclaiming = true;
             return Some(self.base.claim(&mut pool, Task::Own(victims)));
         }
@@ -49,26 +52,6 @@ impl<B: Buffer> ChunkStore<B> {
         }
         self.base.shared.has_work.store(false, Ordering::Release);
         None
-    }
-
-    fn is_reclaim_due(&self, pool: &Pool<Chunks<B>>) -> bool {
-        pool.free.len() <= self.spare() + 1 && !pool.own.order.is_empty() && !pool.own.is_paused
-    }
-
-    /// Whether a reclaim is due, and must wait for a checkpoint: a dirty chunk may have its mapping in the victims alone. Each of the two
-    /// checkpoints that a start may find must have it too.
-    fn is_uncovered(&self, pool: &Pool<Chunks<B>>) -> bool {
-        let newest = (pool.own.order.iter().take(self.batch()))
-            .map(|block| self.sequence(*block))
-            .max();
-        self.keeps && self.is_reclaim_due(pool) && newest.is_some_and(|newest| newest >= pool.own.covered[0])
-    }
-
-    /// Takes the oldest blocks, if a reclaim is due.
-    fn victims(&self, pool: &mut Pool<Chunks<B>>) -> Option<Vec<u32>> {
-        let is_due = self.is_reclaim_due(pool);
-        let Sealed { order, .. } = &mut pool.own;
-        is_due.then(|| order.drain(..self.batch().min(order.len())).collect())
     }
 
     /// Begins no reclaim before the next [`ChunkStore::tick`]: dirty chunks of the victims cannot be cleaned.
@@ -103,7 +86,7 @@ impl<B: Buffer> ChunkStore<B> {
                 return self.base.seal(device, &sealer, now, work).await;
             }
             Task::Flush(block) => {
-                if let Err(error) = self.write_beginning(device, block, now).await {
+                if let Err(error) = self.appender.write_beginning(device, block, now).await {
                     let reason = format!("writing the beginning of block {}: {error}", block.id);
                     self.base.shared.take_out(reason);
                 }
@@ -119,35 +102,30 @@ impl<B: Buffer> ChunkStore<B> {
                 self.base.note_given_up();
             }
             Task::TakeOut => {
-                self.describe(false, false);
+                describe(&mut self.base.superblock.lock(), false, false);
                 // Writers wait for the outcome, and ask whether the fence is durable.
                 let _ = self.base.remember_failure(device).await;
-                self.forget_all();
+                // Nothing on the device counts any more.
+                let mut mapped = self.addresses.lock();
+                self.appender.forget_all();
+                mapped.index.clear();
+                self.fingerprints.lock().clear();
+                drop(mapped);
                 self.base.note_given_up();
             }
             Task::Own(victims) => {
-                let kept = self.reclaim(device, victims).await;
+                let kept = Reclaim::new(self, device, victims).run().await;
                 return work.finish(|pool| pool.own.order.extend(kept));
             }
         }
         work.finish(|_| {});
     }
 
-    /// Empties the indexes: nothing on the device counts any more.
-    fn forget_all(&self) {
-        let mut maps = self.maps.lock();
-        self.close_active(&mut maps);
-        maps.lba.clear();
-        maps.fp.clear();
-        maps.starts.fill_with(Starts::default);
-    }
-
     /// Waits until a fill would find room, or no background work is under way that would make room. Another task performs that work.
     pub async fn wait_for_room(&self) {
-        let spare = self.spare();
         self.base
             .wait_for(|pool| {
-                let has_room = pool.free.len() > spare && self.base.has_buffer(pool);
+                let has_room = pool.free.len() > self.room.spare && self.base.has_buffer(pool);
                 has_room || pool.in_flight == 0
             })
             .await;
@@ -156,11 +134,11 @@ impl<B: Buffer> ChunkStore<B> {
     /// Whether all chunks of a range could enter while nothing else leaves: blocks are free that no reclaim or checkpoint has made so, and a
     /// slot of the index for each chunk.
     pub fn has_free_room(&self, chunks: Range<u64>) -> bool {
-        let maps = self.maps.lock();
+        let mapped = self.addresses.lock();
         // A reclaim begins with one block above the spare ones, and frees a batch; a checkpoint frees those of an older one.
-        let made = self.spare() + 1 + self.batch() + self.shape.checkpoint_blocks(&self.base.geometry);
+        let made = self.room.spare + 1 + self.room.batch + self.room.checkpoint;
         let has_blocks = self.base.shared.pool.lock().free.len() > made;
-        has_blocks && chunks.into_iter().all(|chunk| maps.lba.has_free_slot(chunk))
+        has_blocks && chunks.into_iter().all(|chunk| mapped.index.has_free_slot(chunk))
     }
 
     /// Waits until a change may append `records` to the log; false if there is no room, and no checkpoint can make any. Another task writes
@@ -195,13 +173,12 @@ impl<B: Buffer> ChunkStore<B> {
         // Reclaims would wait for dirty chunks to be cleaned, and there is room for a checkpoint without them.
         self.base.shared.pool.lock().own.is_paused = self.keeps;
         loop {
-            self.close_active(&mut self.maps.lock());
+            self.appender.close();
             while let Some(work) = self.take_work() {
                 self.perform(device, now, work).await;
             }
             self.base.quiesce().await;
-            let is_open = self.maps.lock().active.is_some();
-            if !is_open && !self.has_work() {
+            if !self.appender.is_open() && !self.has_work() {
                 break;
             }
         }
@@ -213,7 +190,7 @@ impl<B: Buffer> ChunkStore<B> {
                 )),
             };
         }
-        self.describe(self.dirty() > 0, false);
+        describe(&mut self.base.superblock.lock(), self.dirty() > 0, false);
         self.checkpoint(device, now, Some(modified()?)).await
     }
 
@@ -222,7 +199,7 @@ impl<B: Buffer> ChunkStore<B> {
     /// # Panics
     /// If that is not so.
     pub fn check_invariants(&self) {
-        let maps = self.maps.lock();
+        let mapped = self.addresses.lock();
         if self.base.is_out() {
             return;
         }
@@ -233,23 +210,23 @@ impl<B: Buffer> ChunkStore<B> {
                 State::Active | State::Sealing | State::Sealed | State::Reclaiming
             )
         };
-        for bucket in 0..maps.lba.buckets() {
-            let is_content = |place: Place| {
-                is_there(place.block) && place.number < maps.starts[place.block as usize].len()
-            };
-            maps.lba.visit(
+        for bucket in 0..mapped.index.buckets() {
+            let is_content =
+                |place: Place| is_there(place.block) && place.number < self.appender.contents_of(place.block);
+            mapped.index.visit(
                 bucket,
                 |place| !is_content(place),
                 |slot, _| panic!("chunk {} leads to {:?}", slot.address, slot.place),
             );
         }
-        for bucket in 0..maps.fp.buckets() {
-            maps.fp
-                .visit(bucket, |_, place| assert!(is_there(place.block), "{place:?}"));
+        let contents = self.fingerprints.lock();
+        for bucket in 0..contents.buckets() {
+            contents.visit(bucket, |_, place| assert!(is_there(place.block), "{place:?}"));
         }
-        for id in &self.base.shared.pool.lock().free {
-            assert_eq!(self.base.blocks[*id as usize].state(), State::Free);
-            assert_eq!(maps.starts[*id as usize].len(), 0, "block {id}");
+        let free: Vec<u32> = self.base.shared.pool.lock().free.iter().copied().collect();
+        for id in free {
+            assert_eq!(self.base.blocks[id as usize].state(), State::Free);
+            assert_eq!(self.appender.contents_of(id), 0, "block {id}");
         }
     }
 }

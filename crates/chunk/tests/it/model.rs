@@ -162,7 +162,7 @@ impl Run {
     /// A flush of the volume, and what follows from it.
     fn flush(&mut self, all: bool) {
         let (store, device) = (Arc::clone(&self.rig.store), self.rig.device.clone());
-        let quiet = store.quiet_regions(all);
+        let quiet = store.addresses().quiet_regions(all);
         self.flushed.clone_from(&self.volume);
         let _ = self.rig.run(store.clear(&device, &quiet));
     }
@@ -337,7 +337,8 @@ fn writes_after_a_lost_record_wait_for_no_flush_and_stay_void() {
         }
         rig.settle();
         let store = Arc::clone(&rig.store);
-        rig.run(store.clear(&device, &store.quiet_regions(true))).unwrap();
+        rig.run(store.clear(&device, &store.addresses().quiet_regions(true)))
+            .unwrap();
         let void = |address: u64| {
             let guard = store.begin_write(&device, address..address + 1).unwrap();
             rig.run(guard.commit(&device)).unwrap();

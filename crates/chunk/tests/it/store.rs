@@ -195,7 +195,10 @@ impl<const POWER: bool> ChunkRig<POWER> {
 
     /// The volume is flushed, as it always is.
     fn clear(&self) -> io::Result<()> {
-        self.run(self.store.clear(&self.device, &self.store.quiet_regions(true)))
+        self.run(
+            self.store
+                .clear(&self.device, &self.store.addresses().quiet_regions(true)),
+        )
     }
 }
 

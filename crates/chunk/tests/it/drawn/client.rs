@@ -24,7 +24,7 @@ impl Run {
 
     /// The dirty chunk that was written first: its block is the next to be reclaimed.
     pub(super) fn oldest_dirty(&self) -> u64 {
-        let dirty = self.run(self.host().store.dirty_from(0, 4096));
+        let dirty = self.run(self.host().store.addresses().dirty_from(0, 4096));
         let oldest = dirty
             .into_iter()
             .min_by_key(|address| self.written[*address as usize]);
@@ -234,7 +234,7 @@ impl Run {
     pub(super) fn clean_some(&mut self) {
         let (host, from) = (self.host(), self.random.below(self.chunks));
         let (from, most) = ([0, from][self.below(2)], [1, 1, 4, 4, 16, 4096][self.below(6)]);
-        let mut dirty = self.run(host.store.dirty_from(from, most));
+        let mut dirty = self.run(host.store.addresses().dirty_from(from, most));
         if self.below(2) == 0 {
             dirty.retain(|_| self.random.below(2) == 0);
         }

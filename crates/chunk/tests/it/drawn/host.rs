@@ -168,7 +168,7 @@ impl Host {
         self.pause(pauses).await;
         if let Err(error) = persisted {
             self.failed("persist", &error);
-            self.store.forget_copies(&copied);
+            self.store.addresses().forget_copies(&copied);
             return Vec::new();
         }
         for (offset, bytes) in chunks {

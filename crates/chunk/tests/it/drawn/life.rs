@@ -152,7 +152,7 @@ impl Run {
                 host.kick();
             }
             if self.is_one_of(20) {
-                self.quiet = Some(host.store.quiet_regions(self.random.below(2) == 0));
+                self.quiet = Some(host.store.addresses().quiet_regions(self.random.below(2) == 0));
             }
             if self.is_one_of(20)
                 && let Some(quiet) = self.quiet.take()
@@ -195,7 +195,7 @@ impl Run {
             self.flush();
             host.store.check_invariants();
             if is_stop {
-                let quiet = host.store.quiet_regions(true);
+                let quiet = host.store.addresses().quiet_regions(true);
                 self.clear(&quiet);
                 let closed = self.run(host.store.close(&host.device, host.now.get(), || Ok(0)));
                 closed.unwrap_or_else(|error| self.wrong(&error.to_string()));
@@ -350,7 +350,7 @@ impl Run {
         let host = self.host();
         let mut is_settled = false;
         while host.store.dirty() > 0 {
-            let dirty = self.run(host.store.dirty_from(0, 64));
+            let dirty = self.run(host.store.addresses().dirty_from(0, 64));
             if self.run(host.clean(dirty, true)) > 0 {
                 is_settled = false;
             } else if is_settled {

@@ -1,16 +1,21 @@
-//! Fingerprints and compression of contents, here or on another thread.
+//! Fingerprints of contents, and the places that may hold them. Fingerprints and contents as they are stored are computed here, or on
+//! another thread.
 
-use super::ChunkStore;
 use crate::content::{Coding, Fingerprint, compress};
+use crate::fp::FpIndex;
+use crate::place::Place;
 use bytes::Bytes;
 use futures_channel::oneshot;
+use parking_lot::{Mutex, MutexGuard};
 use pumice_blocks::give_turn;
-use pumice_memory::Buffer;
 use pumice_record::codec::checksum;
 use pumice_world::Offload;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Most candidates that are read for one content.
+const CANDIDATES_MAX: usize = 4;
 
 thread_local! {
     /// Where contents are compressed: some more bytes than a chunk has.
@@ -80,10 +85,42 @@ impl Drop for Computing<'_> {
     }
 }
 
-impl<B: Buffer> ChunkStore<B> {
-    /// From now on contents are computed there if that pays. Until then all is computed on the caller's thread.
-    pub fn offload_to(&mut self, offload: Arc<dyn Offload>) {
+/// The side of the fingerprints: which places may hold a content.
+pub(super) struct Fingerprints {
+    /// Shared with computations on other threads. Its lock is acquired last.
+    index: Arc<Mutex<FpIndex>>,
+    offload: Option<Arc<dyn Offload>>,
+    /// Contents that are computed, or are about to be.
+    computing: AtomicUsize,
+    cache_id: u64,
+}
+
+impl Fingerprints {
+    /// Those of the contents that a start has found. All is computed on the caller's thread.
+    pub(super) fn new(index: FpIndex, cache_id: u64) -> Self {
+        Self {
+            index: Arc::new(Mutex::new(index)),
+            offload: None,
+            computing: AtomicUsize::new(0),
+            cache_id,
+        }
+    }
+
+    /// From now on contents are computed there if that pays.
+    pub(super) fn offload_to(&mut self, offload: Arc<dyn Offload>) {
         self.offload = Some(offload);
+    }
+
+    /// Places that may have a content, the newest first. Each may have a newer content by the time that it is read: the fingerprint in the
+    /// header decides.
+    pub(super) fn candidates(&self, fingerprint: &Fingerprint) -> Vec<Place> {
+        let index = self.lock();
+        let candidates = index.candidates(fingerprint.hash());
+        candidates.take(CANDIDATES_MAX).collect()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, FpIndex> {
+        self.index.lock()
     }
 
     /// The fingerprint of a content, on another thread if that pays: then it is also compressed there, unless the FP-index has a candidate.
@@ -101,10 +138,10 @@ impl<B: Buffer> ChunkStore<B> {
             return (Fingerprint::of(start, bytes), None);
         }
         let (sender, receiver) = oneshot::channel();
-        let (bytes, maps, cache_id) = (bytes.clone(), Arc::clone(&self.maps), self.base.cache_id);
+        let (bytes, index, cache_id) = (bytes.clone(), Arc::clone(&self.index), self.cache_id);
         offload.run(Box::new(move || {
             let fingerprint = Fingerprint::of(start, &bytes);
-            let is_known = maps.lock().fp.candidates(fingerprint.hash()).next().is_some();
+            let is_known = index.lock().candidates(fingerprint.hash()).next().is_some();
             let sent = (!is_known).then(|| Sent::new(cache_id, &bytes));
             // Nobody waits for it if the fill was dropped.
             let _ = sender.send((fingerprint, sent));
