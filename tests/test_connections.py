@@ -22,7 +22,7 @@ from harness.client import Client
 from harness.machine import BENCH, ROOT, Child, run_json
 from harness.servers import MemorySampler, Pumice
 
-# What a connection may take by itself: its part of the budget (docs/operations.md, "DRAM").
+# What a connection may take by itself: its part of the budget (docs/install.md, "DRAM").
 IDLE_BYTES_MAX = 6 << 10
 
 

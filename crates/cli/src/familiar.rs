@@ -10,7 +10,7 @@ use pumice_trace::Size;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-/// memcached's options (those of 1.6.39) beside the short names of settings. Help does not list them, docs/operations.md does.
+/// memcached's options (those of 1.6.39) beside the short names of settings. Help does not list them, docs/install.md does.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Familiar {
     /// The TCP port; 0 is none.

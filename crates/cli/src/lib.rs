@@ -37,7 +37,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the cache server. Most options of memcached are taken as well (docs/operations.md).
+    /// Runs the cache server. Most options of memcached are taken as well (docs/install.md).
     Serve(Box<ServeArgs>),
     /// Replays a trace through the same code and prints what the cache would have done.
     Replay(Box<replay::ReplayArgs>),

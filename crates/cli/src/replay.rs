@@ -159,7 +159,7 @@ pub struct ReplayArgs {
     #[arg(long)]
     trim: bool,
 
-    /// As slow as another kind of device: dram, nvm, optane, nvme, sata, hdd; nvme*40 is 40 times slower (docs/operations.md has values of
+    /// As slow as another kind of device: dram, nvm, optane, nvme, sata, hdd; nvme*40 is 40 times slower (docs/observe.md has values of
     /// one's own). With --device sim that takes no time, and `device_seconds` says how much it would have been, one request at a time
     #[arg(long, value_name = "KIND")]
     throttle: Option<Profile>,

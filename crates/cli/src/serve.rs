@@ -74,6 +74,6 @@ mod tests {
             let default = default.strip_suffix(']').expect("the default stands at the end");
             page += &format!("| `--{name}{value}` | {meaning} | {default} |\n");
         }
-        crate::documents::check("operations.md", "table of settings", &page);
+        crate::documents::check("install.md", "table of settings", &page);
     }
 }
