@@ -21,12 +21,6 @@ pub enum LoadError {
         /// What the system said.
         source: io::Error,
     },
-    /// No io_uring.
-    #[error(
-        "io_uring is refused or too old ({0}): load needs Linux 6.1 or later, where neither the sysctl kernel.io_uring_disabled \
-         nor a sandbox (seccomp, as some containers have) forbids it"
-    )]
-    Uring(#[source] io::Error),
     /// The system refuses what the event loop needs.
     #[error("event loop: {0}")]
     Loop(#[source] io::Error),

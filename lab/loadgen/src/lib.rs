@@ -34,9 +34,9 @@
 //!
 //! # Cost
 //!
-//! A thread has one event loop over its connections, on io_uring (Linux 6.1 or later), and one system call
-//! a turn. No request allocates. Keys are drawn in batches. Unpipelined, nine tenths
+//! A thread has one event loop over its connections, on epoll. No request allocates. Keys are drawn in batches. Unpipelined, nine tenths
 //! of the CPU time are the kernel's TCP.
+#![forbid(unsafe_code)]
 
 mod barrier;
 mod cpu;

@@ -76,7 +76,6 @@ type Outcome = Result<Finished, LoadError>;
 /// connections are in the report.
 pub fn run(options: &Options, show: &mut dyn FnMut(Status)) -> Result<Report, LoadError> {
     options.check()?;
-    engine::probe()?;
     let keys = KeyText::new(&options.key_prefix, options.key_size)
         .map_err(|what| LoadError::Settings(format!("--key-size, --key-prefix: {what}")))?;
     let source = KeySource::open(&options.keys, options.trace()?)?;

@@ -9,8 +9,7 @@ mod connection;
 mod dial;
 mod feed;
 mod phase;
-mod receive;
-mod uring;
+mod sockets;
 mod worker;
 
 pub use client::Shared;
@@ -20,17 +19,9 @@ pub use worker::Worker;
 pub(crate) use worker::nanoseconds;
 
 use crate::error::LoadError;
+use sockets::Sockets;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use uring::UringTransport;
-
-/// Whether io_uring is there, with what is needed.
-///
-/// # Errors
-/// [`LoadError::Uring`], with what the system said.
-pub fn probe() -> Result<(), LoadError> {
-    uring::probe().map_err(LoadError::Uring)
-}
 
 /// How long a turn waits.
 #[derive(Clone, Copy, Debug)]
@@ -55,8 +46,7 @@ pub fn run(
     sockets: Vec<OwnedFd>,
     next_phase: &mut dyn FnMut() -> Option<Phase>,
 ) -> Result<(), LoadError> {
-    let mut transport =
-        UringTransport::new(sockets.len(), worker.receive_bytes()).map_err(LoadError::Loop)?;
+    let mut transport = Sockets::new(sockets.len(), worker.receive_bytes()).map_err(LoadError::Loop)?;
     for (conn, socket) in sockets.into_iter().enumerate() {
         transport.open(conn, socket).map_err(LoadError::Loop)?;
     }
@@ -69,7 +59,7 @@ pub fn run(
                 break;
             }
             let wait = worker.wait();
-            let came = transport.turn(wait, Some(worker)).map_err(LoadError::Loop)?;
+            let came = transport.turn(wait, worker).map_err(LoadError::Loop)?;
             worker.after_turn(came, wait);
             worker.tick(&mut transport).map_err(LoadError::Loop)?;
         }

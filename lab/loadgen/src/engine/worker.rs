@@ -5,7 +5,7 @@ use super::connection::{Connection, UNSTAMPED};
 use super::dial::Dialer;
 use super::feed::Feed;
 use super::phase::{Finished, Pace, Phase, Progress, WorkerOptions};
-use super::uring::UringTransport;
+use super::sockets::Sockets;
 use super::{TICK, Wait};
 use crate::cpu;
 use crate::error::LoadError;
@@ -183,7 +183,7 @@ impl Worker {
     }
 
     /// Starts what is due on connections that are not busy.
-    pub(super) fn start_due(&mut self, transport: &mut UringTransport) {
+    pub(super) fn start_due(&mut self, transport: &mut Sockets) {
         while let Some(&first) = self.ready.front() {
             let conn = first as usize;
             let depth = self.phase.depth;
@@ -280,7 +280,7 @@ impl Worker {
     }
 
     /// Hands the turn's requests to the kernel.
-    pub(super) fn flush(&mut self, transport: &mut UringTransport) {
+    pub(super) fn flush(&mut self, transport: &mut Sockets) {
         self.sent_at = self.now();
         self.has_sent = !self.dirty.is_empty();
         for conn in self.dirty.drain(..) {
@@ -317,7 +317,7 @@ impl Worker {
     }
 
     /// Every now and then: time-outs, connections that were made again, progress.
-    pub(super) fn tick(&mut self, transport: &mut UringTransport) -> io::Result<()> {
+    pub(super) fn tick(&mut self, transport: &mut Sockets) -> io::Result<()> {
         let now = self.client.now;
         if now < self.next_tick {
             return Ok(());
