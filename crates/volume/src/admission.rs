@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Decides what enters. There is none where nothing may be refused.
-pub(crate) struct Gate {
+pub(crate) struct Judge {
     admission: Admission,
     /// When the volume was opened.
     begun: Moment,
@@ -44,17 +44,17 @@ pub(crate) enum Cause {
 }
 
 /// A chunk that was admitted. It counts as sent from now on: keep this until it has entered.
-pub(crate) struct Admitted<'a>(Option<(&'a Gate, u64)>);
+pub(crate) struct Admitted<'a>(Option<(&'a Judge, u64)>);
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        if let Some((gate, bytes)) = self.0 {
-            gate.entering.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some((judge, bytes)) = self.0 {
+            judge.entering.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 }
 
-impl Gate {
+impl Judge {
     /// One for a cache on a device of so many bytes; `None` where everything enters.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Gate {
     }
 }
 
-impl BudgetOwner for Gate {
+impl BudgetOwner for Judge {
     fn resume(&self, left: BudgetLevel, unpaid: Option<u64>) {
         let BudgetLevel { bytes, at_secs } = left;
         self.admission.resume(Left { bytes, at_secs }, unpaid, self.begun);
@@ -121,23 +121,30 @@ impl BudgetOwner for Gate {
 impl<B: Buffer> Shared<B> {
     /// What was admitted and what was not; `None` where nothing is refused.
     pub fn admission(&self) -> Option<AdmissionFigures> {
-        self.gate.as_ref().map(|gate| gate.admission.figures())
+        self.judge.as_ref().map(|judge| judge.admission.figures())
+    }
+
+    /// Notes that a read found a chunk on the cache device.
+    pub(crate) fn note_hit(&self, chunk: u64) {
+        if let Some(judge) = &self.judge {
+            judge.admission.hit(mix64(chunk));
+        }
     }
 }
 
 impl<D: Device, K: Backing> Volume<D, K> {
     /// Tells the write budget, where there is one, what time it is and what was sent.
     pub(crate) fn look_at_budget(&self) {
-        if let (Some(gate), Some((store, _))) = (&self.0.shared.gate, self.cache())
-            && gate.admission.has_budget()
+        if let (Some(judge), Some((store, _))) = (&self.0.shared.judge, self.cache())
+            && judge.admission.has_budget()
         {
-            gate.look(Some(self.0.clock.monotonic_ns()), store.sent_bytes());
+            judge.look(Some(self.0.clock.monotonic_ns()), store.sent_bytes());
         }
     }
 
     /// Whether a chunk enters the cache device. Nothing is refused where that has failed.
     pub(crate) fn admit(&self, chunk: u64, cause: Cause) -> Result<Admitted<'_>, Refusal> {
-        let (Some(gate), Some((store, _))) = (&self.0.shared.gate, self.cache()) else {
+        let (Some(judge), Some((store, _))) = (&self.0.shared.judge, self.cache()) else {
             return Ok(Admitted(None));
         };
         if store.failure().is_some() {
@@ -152,12 +159,12 @@ impl<D: Device, K: Backing> Volume<D, K> {
             Cause::Command => None,
         };
         match is_cached {
-            None => gate.admission.judge_by_budget(bytes)?,
-            Some(is_cached) => gate.admission.judge(&Candidate {
+            None => judge.admission.judge_by_budget(bytes)?,
+            Some(is_cached) => judge.admission.judge(&Candidate {
                 hash: mix64(chunk),
                 bytes,
                 // Chance is asked anew at each access.
-                version: gate.judged.fetch_add(1, Ordering::Relaxed),
+                version: judge.judged.fetch_add(1, Ordering::Relaxed),
                 ttl_secs: None,
                 is_on_flash: is_cached,
                 was_hit: false,
@@ -166,20 +173,13 @@ impl<D: Device, K: Backing> Volume<D, K> {
         }
         // Many at once may be longer than the mean.
         let bytes = store.shape().piece_max() as u64;
-        gate.entering.fetch_add(bytes, Ordering::Relaxed);
-        Ok(Admitted(Some((&**gate, bytes))))
-    }
-
-    /// Notes that a read found a chunk on the cache device.
-    pub(crate) fn note_hit(&self, chunk: u64) {
-        if let Some(gate) = &self.0.shared.gate {
-            gate.admission.hit(mix64(chunk));
-        }
+        judge.entering.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Admitted(Some((&**judge, bytes))))
     }
 
     /// Whether what is read ahead can be kept until it is asked for: a rule may keep it off the cache device.
     pub(crate) fn can_keep_ahead(&self, chunks: std::ops::Range<u64>) -> bool {
         let has_room = || self.cache().is_some_and(|(store, _)| store.has_free_room(chunks));
-        self.0.shared.gate.is_none() || self.0.shared.dram.is_on() || has_room()
+        self.0.shared.judge.is_none() || self.0.shared.dram.is_on() || has_room()
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::locks::{Held, RangeLocks};
 use crate::streams::{Limits, Streams};
-use crate::{Backing, Volume};
+use crate::{Backing, Volume, chunks_of};
 use parking_lot::Mutex;
 use pumice_blocks::add;
 use pumice_device::Device;
@@ -79,7 +79,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             self.0.clock.monotonic_ns(),
             limits,
             |piece, is_scan| {
-                let chunks = self.chunks_of(limits.chunk_bytes, piece.start, piece.end - piece.start);
+                let chunks = chunks_of(limits.chunk_bytes, piece.start, piece.end - piece.start);
                 let is_missing = |chunk: &u64| self.is_missing(*chunk, is_scan, must_fill);
                 let missing = chunks.clone().filter(is_missing).count() as u64;
                 let admits = self.admits_misses() || store.has_free_room(chunks.clone());
@@ -118,7 +118,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let is_placed = self
             .cache()
             .is_some_and(|(store, _)| store.place(chunk).is_some());
-        let may_stay_out = is_scan || shared.gate.is_some() && !must_fill;
+        let may_stay_out = is_scan || shared.judge.is_some() && !must_fill;
         !(is_placed || may_stay_out && shared.dram.has(chunk))
     }
 

@@ -1,14 +1,11 @@
-//! Write-back: writes that the backing device takes later, and the cleaner, which sees to that.
+//! The cleaner: it writes dirty chunks to the backing device.
 
-use crate::admission::Cause;
 use crate::locks::{Held, RangeLocks};
-use crate::{Backing, Mode, SPAN_BYTES, Shared, Volume, VolumeError, fills_at_once};
-use bytes::Bytes;
+use crate::{Backing, Mode, SPAN_BYTES, Shared, Volume, VolumeError, chunks_of, fills_at_once};
 use futures_util::stream::{StreamExt, iter};
 use parking_lot::Mutex;
-use pumice_admit::Refusal;
 use pumice_blocks::{Work, add};
-use pumice_chunk::store::{ChunkStore, Chunks, Copied, Filled, Unreadable};
+use pumice_chunk::store::{ChunkStore, Chunks, Copied, Unreadable};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::collections::HashSet;
@@ -16,8 +13,6 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// No crash mixes old and new bytes of a sector.
-const SECTOR_BYTES: u64 = 512;
 /// Most bytes of one write of the cleaner.
 const GROUP_BYTES: u64 = SPAN_BYTES;
 /// Writes of the cleaner under way at once.
@@ -61,8 +56,8 @@ struct Pass {
     busy: u32,
 }
 
-/// State of the cleaner.
-pub(crate) struct Cleaner {
+/// What all threads share of the cleaner.
+pub(crate) struct Cleaning {
     settings: WriteBack,
     pass: Mutex<Pass>,
     /// Held by the round under way: 0 for one of a pass, 1 for one of chunks that are taken first.
@@ -77,13 +72,11 @@ pub(crate) struct Cleaner {
     abandoned: Mutex<HashSet<u64>>,
     /// Why the last round has failed.
     failure: Mutex<Option<String>>,
-    /// Chunks that may become dirty before writes go through.
-    dirty_max: AtomicU64,
     /// Chunks that may still be cleaned in this second.
     allowance: AtomicU64,
 }
 
-impl Cleaner {
+impl Cleaning {
     /// A cleaner that begins its first pass an age after the Unix time `now` in seconds.
     pub(crate) fn new(settings: WriteBack, now: u32) -> Self {
         Self {
@@ -98,7 +91,6 @@ impl Cleaner {
             is_closed: AtomicBool::new(false),
             abandoned: Mutex::default(),
             failure: Mutex::default(),
-            dirty_max: AtomicU64::new(0),
             allowance: AtomicU64::new(u64::MAX),
         }
     }
@@ -171,14 +163,14 @@ impl<B: Buffer> Shared<B> {
     pub(crate) fn abandon(&self, chunks: Range<u64>) {
         self.abandoned.fetch_add(1, Ordering::AcqRel);
         if self.store.as_ref().is_some_and(ChunkStore::keeps) {
-            self.cleaner.abandoned.lock().extend(chunks);
+            self.cleaning.abandoned.lock().extend(chunks);
         }
     }
 
     /// Number of dirty chunks, and an upper bound of the age of the oldest in seconds, at a Unix time in seconds.
     pub fn dirty(&self, now: u32) -> (u64, u32) {
         let dirty = self.store.as_ref().map_or(0, ChunkStore::dirty);
-        let complete = self.cleaner.pass.lock().complete;
+        let complete = self.cleaning.pass.lock().complete;
         let age = if dirty == 0 {
             0
         } else {
@@ -187,9 +179,24 @@ impl<B: Buffer> Shared<B> {
         (dirty, age)
     }
 
+    /// Chunks that may become dirty before writes go through.
+    fn dirty_max(&self) -> u64 {
+        let most = self.store.as_ref().map_or(0, |store| {
+            let chunks = store.bytes() / u64::from(store.shape().chunk_bytes);
+            chunks.min(store.shape().mappings)
+        });
+        ((most as f64 * self.cleaning.settings.dirty_max) as u64).max(1)
+    }
+
+    /// Whether a write may make chunks dirty.
+    pub(crate) fn may_dirty(&self) -> bool {
+        let may_dirty = |store: &ChunkStore<B>| store.failure().is_none() && store.dirty() < self.dirty_max();
+        self.mode == Mode::WriteBack && self.store.as_ref().is_some_and(may_dirty)
+    }
+
     /// Why the last round of the cleaner has failed, if chunks are dirty since.
     pub fn cleaner_failure(&self) -> Option<String> {
-        let failure = self.cleaner.failure.lock().clone();
+        let failure = self.cleaning.failure.lock().clone();
         failure.filter(|_| self.store.as_ref().is_some_and(|store| store.dirty() > 0))
     }
 }
@@ -200,169 +207,46 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.shared().dirty(self.now_secs())
     }
 
-    fn dirty_max(&self) -> u64 {
-        let cleaner = &self.0.shared.cleaner;
-        let known = cleaner.dirty_max.load(Ordering::Relaxed);
-        if known > 0 {
-            return known;
+    /// Cleans all dirty chunks.
+    ///
+    /// # Errors
+    /// [`VolumeError`]: some stay dirty.
+    pub async fn drain(&self) -> Result<(), VolumeError> {
+        match self.cleaner() {
+            Some(cleaner) => cleaner.drain().await,
+            None => Ok(()),
         }
-        let most = self.cache().map_or(0, |(store, _)| {
-            let chunks = store.bytes() / u64::from(store.shape().chunk_bytes);
-            chunks.min(store.shape().mappings)
-        });
-        let most = ((most as f64 * cleaner.settings.dirty_max) as u64).max(1);
-        cleaner.dirty_max.store(most, Ordering::Relaxed);
-        most
     }
 
-    /// Whether a write may make chunks dirty.
-    pub(crate) fn may_dirty(&self) -> bool {
-        self.0.shared.mode == Mode::WriteBack
-            && self
-                .cache()
-                .is_some_and(|(store, _)| store.failure().is_none() && store.dirty() < self.dirty_max())
+    /// Lets the cleaner end its round early, and begin no other.
+    pub fn stop_cleaner(&self) {
+        self.shared().cleaning.is_closed.store(true, Ordering::Release);
     }
 
-    /// Writes to the cache alone; through it where it has no room, or the write budget is short. The caller holds the lock of the chunks.
-    pub(crate) async fn write_back_piece(
-        &self,
-        chunk_bytes: u64,
-        offset: u64,
-        data: Bytes,
-    ) -> Result<(), VolumeError> {
-        let Some((store, device)) = self.cache() else {
-            unreachable!("chunks are the cache's")
-        };
-        let counters = &self.0.shared.counters;
-        let chunks = self.chunks_of(chunk_bytes, offset, data.len() as u64);
-        let (offset, data) = match self.whole_sectors(offset, data).await {
-            Ok(whole) => whole,
-            Err(error) => {
-                add(&counters.writes_failed, chunks.end - chunks.start);
-                return Err(error);
-            }
-        };
-        let mut guard = store.begin_write_back(chunks.clone());
-        chunks.clone().for_each(|chunk| self.0.shared.dram.remove(chunk));
-        let part_of = |chunk: u64| {
-            let start = offset.max(chunk * chunk_bytes);
-            let end = (offset + data.len() as u64).min((chunk + 1) * chunk_bytes);
-            let bytes = data.slice((start - offset) as usize..(end - offset) as usize);
-            (start, bytes)
-        };
-        let parts: Vec<_> = chunks.clone().map(part_of).collect();
-        let fills: Vec<_> = (chunks.clone().zip(&parts))
-            .map(|(chunk, (start, bytes))| {
-                guard.fill(device, chunk, (start - chunk * chunk_bytes) as u32, bytes.clone())
-            })
-            .collect();
-        let fills = chunks.clone().zip(fills).map(|(chunk, fill)| async move {
-            let admitted = self.admit(chunk, Cause::Command)?;
-            store.wait_for_room().await;
-            let filled = fill.await;
-            self.kick();
-            // After a gap it has not entered yet.
-            Ok::<_, Refusal>((filled, (filled == Filled::Gap).then_some(admitted)))
-        });
-        let mut filled: Vec<_> = iter(fills).buffered(fills_at_once(chunk_bytes)).collect().await;
-        let mut result = Ok(());
-        for (chunk, filled) in chunks.clone().zip(&mut filled) {
-            if let Ok((filled @ Filled::Gap, admitted)) = filled {
-                let (start, bytes) = &parts[(chunk - chunks.start) as usize];
-                match self.close_gap(chunk_bytes, chunk, *start, bytes).await {
-                    Ok(whole) => {
-                        store.wait_for_room().await;
-                        *filled = guard.fill(device, chunk, 0, whole.into()).await;
-                        self.kick();
-                    }
-                    Err(error) => result = result.and(Err(error)),
-                }
-                *admitted = None;
-            }
-        }
-        drop(guard);
-        // Runs of neighbours that go through, each in one write, and why.
-        let mut through: Vec<(Range<u64>, &AtomicU64)> = Vec::new();
-        for (chunk, filled) in chunks.zip(filled) {
-            let why = match filled.map(|(filled, _)| filled) {
-                Ok(Filled::Stored) => {
-                    add(&counters.writes_stored, 1);
-                    continue;
-                }
-                Ok(Filled::Duplicate) => {
-                    add(&counters.writes_duplicate, 1);
-                    continue;
-                }
-                Ok(Filled::NoRoom | Filled::Late | Filled::Gap) => &counters.writes_no_room,
-                Err(_) => &counters.writes_budget,
-            };
-            match through.last_mut() {
-                Some((run, last)) if run.end == chunk && std::ptr::eq(*last, why) => run.end += 1,
-                _ => through.push((chunk..chunk + 1, why)),
-            }
-        }
-        for (run, why) in through {
-            if result.is_err() {
-                add(&counters.writes_failed, run.end - run.start);
-                continue;
-            }
-            let start = offset.max(run.start * chunk_bytes);
-            let end = (offset + data.len() as u64).min(run.end * chunk_bytes);
-            let bytes = data.slice((start - offset) as usize..(end - offset) as usize);
-            result = self
-                .write_through_piece(chunk_bytes, start, bytes, Some(why))
-                .await;
-        }
-        result
+    /// The cleaner, if there is a cache.
+    pub(crate) fn cleaner(&self) -> Option<Cleaner<'_, D, K>> {
+        let (store, device) = self.cache()?;
+        Some(Cleaner {
+            volume: self,
+            shared: self.shared(),
+            store,
+            device,
+        })
     }
+}
 
-    /// Completes the first and the last sector of a write: the backing device may lose the bytes beside it, and a sector is never mixed.
-    async fn whole_sectors(&self, offset: u64, data: Bytes) -> Result<(u64, Bytes), VolumeError> {
-        let end = offset + data.len() as u64;
-        let first = offset / SECTOR_BYTES * SECTOR_BYTES;
-        let last = end.next_multiple_of(SECTOR_BYTES).min(self.0.shared.size);
-        if (first, last) == (offset, end) {
-            return Ok((offset, data));
-        }
-        let mut whole = Vec::with_capacity((last - first) as usize);
-        if first < offset {
-            whole.extend(self.read(first, (offset - first) as usize).await?);
-        }
-        whole.extend_from_slice(&data);
-        if end < last {
-            whole.extend(self.read(end, (last - end) as usize).await?);
-        }
-        Ok((first, whole.into()))
-    }
+/// One thread's handle on the cleaner of a volume.
+pub(crate) struct Cleaner<'a, D: Device, K> {
+    pub(crate) volume: &'a Volume<D, K>,
+    pub(crate) shared: &'a Shared<D::Buf>,
+    store: &'a ChunkStore<D::Buf>,
+    device: &'a D,
+}
 
-    /// The whole chunk: bytes of the backing device, over these the dirty part, over that `bytes`, which start at the volume's byte `start`.
-    async fn close_gap(
-        &self,
-        chunk_bytes: u64,
-        chunk: u64,
-        start: u64,
-        bytes: &[u8],
-    ) -> Result<Vec<u8>, VolumeError> {
-        let first = chunk * chunk_bytes;
-        let len = chunk_bytes.min(self.0.shared.size - first) as usize;
-        // First: if it cannot be read, nobody waits for the backing device.
-        let cached = match self.cache() {
-            Some((store, device)) => store.read(device, chunk).await?,
-            None => None,
-        };
-        let mut whole = self.read_backing(first, len).await?;
-        if let Some(cached) = cached {
-            cached.lay_over(0, &mut whole);
-        }
-        whole[(start - first) as usize..][..bytes.len()].copy_from_slice(bytes);
-        Ok(whole)
-    }
-
+impl<D: Device, K: Backing> Cleaner<'_, D, K> {
     /// Cleans the dirty chunks of a range whose two locks the caller holds.
-    pub(crate) async fn clean_held(&self, chunks: Range<u64>) -> Result<(), VolumeError> {
-        let Some((store, device)) = self.cache() else {
-            return Ok(());
-        };
+    pub(crate) async fn clean_range(&self, chunks: Range<u64>) -> Result<(), VolumeError> {
+        let (store, device) = (self.store, self.device);
         // A chunk may stay dirty, if another that shares its stamp is written meanwhile.
         loop {
             let dirty = store.dirty_among(chunks.clone());
@@ -379,21 +263,19 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 }
                 copied.append(&mut some);
             }
-            self.flush_backing(true).await?;
-            let cleaned = self.working(store.made_clean(device, &copied, true)).await;
+            self.volume.flush_backing(true).await?;
+            let cleaned = self.volume.working(store.made_clean(device, &copied, true)).await;
             let cleaned = cleaned.map_err(VolumeError::Cache)?;
-            add(&self.0.shared.counters.cleaned_chunks, cleaned);
+            add(&self.shared.counters.cleaned_chunks, cleaned);
         }
     }
 
     /// Writes the dirty chunks of a run to the backing device. The caller holds their lock of copies. Returns those that were written, and the first error.
     async fn copy_out(&self, chunks: Range<u64>) -> (Vec<Copied>, Option<VolumeError>) {
-        let Some((store, device)) = self.cache() else {
-            return (Vec::new(), None);
-        };
+        let (store, device) = (self.store, self.device);
         let chunk_bytes = u64::from(store.shape().chunk_bytes);
         let reads = chunks.clone().map(|chunk| async move {
-            if self.0.shared.cleaner.abandoned.lock().contains(&chunk) {
+            if self.shared.cleaning.abandoned.lock().contains(&chunk) {
                 let what =
                     "an earlier write of this chunk may still happen; it is written after the next start";
                 return (chunk, Err(VolumeError::Backing(io::Error::other(what))));
@@ -428,7 +310,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return (Vec::new(), failed);
         }
         // A crash must not leave an older copy beside what the backing device has from here on.
-        if let Err(error) = self.working(store.persist_of(device, &chunks)).await {
+        if let Err(error) = self.volume.working(store.persist_of(device, &chunks)).await {
             runs.iter()
                 .for_each(|run| store.addresses().forget_copies(&run.copied));
             return (Vec::new(), Some(VolumeError::Cache(error)));
@@ -453,14 +335,14 @@ impl<D: Device, K: Backing> Volume<D, K> {
 
     async fn copy_run(&self, chunk_bytes: u64, offset: u64, bytes: Vec<u8>) -> Result<(), VolumeError> {
         let len = bytes.len() as u64;
-        let counters = &self.0.shared.counters;
+        let counters = &self.shared.counters;
         let copying = Copying {
-            shared: &self.0.shared,
-            chunks: self.chunks_of(chunk_bytes, offset, len),
+            shared: self.shared,
+            chunks: chunks_of(chunk_bytes, offset, len),
         };
-        let written = self.0.backing.write_at(offset, bytes.into()).await;
+        let written = self.volume.backing().write_at(offset, bytes.into()).await;
         let may_happen = written.as_ref().err();
-        if !may_happen.is_some_and(|error| self.0.backing.may_change_later(error)) {
+        if !may_happen.is_some_and(|error| self.volume.backing().may_change_later(error)) {
             std::mem::forget(copying);
         }
         written.map_err(VolumeError::Backing)?;
@@ -472,15 +354,13 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// Cleans chunks, given in order of address. A chunk that a client writes meanwhile stays dirty. With `may_wait` it waits for locked chunks,
     /// otherwise it skips them. Returns the number of cleaned chunks, and the first error.
     pub(crate) async fn clean(&self, addresses: &[u64], may_wait: bool) -> (u64, Option<VolumeError>) {
-        let Some((store, device)) = self.cache() else {
-            return (0, None);
-        };
+        let (store, device) = (self.store, self.device);
         let chunk_bytes = u64::from(store.shape().chunk_bytes);
-        let locks = &self.0.shared.cleaner.copying;
+        let locks = &self.shared.cleaning.copying;
         let (mut all, mut failed) = (0, None);
         for addresses in addresses.chunks(self.addresses_at_once()) {
             if may_wait {
-                if !self.working(store.wait_for_log(1)).await {
+                if !self.volume.working(store.wait_for_log(1)).await {
                     let what = "its log is full, and no checkpoint can be written";
                     return (all, failed.or(Some(VolumeError::Cache(io::Error::other(what)))));
                 }
@@ -505,16 +385,19 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 copied.append(&mut some);
                 failed = failed.or(error);
             }
-            let cleaned = match self.flush_backing(true).await {
+            let cleaned = match self.volume.flush_backing(true).await {
                 Ok(()) => {
-                    let made = self.working(store.made_clean(device, &copied, may_wait)).await;
+                    let made = self
+                        .volume
+                        .working(store.made_clean(device, &copied, may_wait))
+                        .await;
                     made.map_err(VolumeError::Cache)
                 }
                 Err(error) => Err(error),
             };
             match cleaned {
                 Ok(cleaned) => {
-                    add(&self.0.shared.counters.cleaned_chunks, cleaned);
+                    add(&self.shared.counters.cleaned_chunks, cleaned);
                     all += cleaned;
                 }
                 Err(error) => {
@@ -529,7 +412,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// Cleans chunks that must be clean before a piece of work of the cache, a round of them. It waits for nobody who may wait for that work:
     /// for no lock of a range, and not for the log.
     pub(crate) async fn clean_for(&self, work: &Work<Chunks<D::Buf>>) {
-        let Some((store, _)) = self.cache() else { return };
+        let store = self.store;
         if store.dirty() == 0 {
             return;
         }
@@ -537,7 +420,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         if dirty.is_empty() {
             return;
         }
-        let (cleaned, failed) = match self.0.shared.mode {
+        let (cleaned, failed) = match self.shared.mode {
             Mode::ReadOnly => (0, None),
             _ => self.clean(&dirty, false).await,
         };
@@ -551,21 +434,15 @@ impl<D: Device, K: Backing> Volume<D, K> {
     }
 
     pub(crate) fn note_failure(&self, error: &VolumeError) {
-        add(&self.0.shared.counters.clean_failures, 1);
+        add(&self.shared.counters.clean_failures, 1);
         tracing::warn!("the cleaner: {error}");
-        *self.0.shared.cleaner.failure.lock() = Some(error.to_string());
+        *self.shared.cleaning.failure.lock() = Some(error.to_string());
     }
 
-    /// Cleans all dirty chunks.
-    ///
-    /// # Errors
-    /// [`VolumeError`]: some stay dirty.
-    pub async fn drain(&self) -> Result<(), VolumeError> {
-        let Some((store, _)) = self.cache() else {
-            return Ok(());
-        };
+    async fn drain(&self) -> Result<(), VolumeError> {
+        let store = self.store;
         let (mut from, mut cleaned) = (0, 0);
-        while store.dirty() > 0 && self.0.shared.mode != Mode::ReadOnly {
+        while store.dirty() > 0 && self.shared.mode != Mode::ReadOnly {
             let dirty = store.addresses().dirty_from(from, self.addresses_at_once()).await;
             if let Some(last) = dirty.last() {
                 let (some, failed) = self.clean(&dirty, true).await;
@@ -583,30 +460,23 @@ impl<D: Device, K: Backing> Volume<D, K> {
         Ok(())
     }
 
-    /// Lets the cleaner end its round early, and begin no other.
-    pub fn stop_cleaner(&self) {
-        self.0.shared.cleaner.is_closed.store(true, Ordering::Release);
-    }
-
-    /// Ends the cleaner: waits for the round under way, and lets no other begin.
-    pub(crate) async fn end_cleaner(&self) {
-        self.stop_cleaner();
-        self.0.shared.cleaner.running.lock(0..2).await;
+    /// Waits for the round under way.
+    pub(crate) async fn ended(&self) {
+        self.shared.cleaning.running.lock(0..2).await;
     }
 
     fn addresses_at_once(&self) -> usize {
-        let chunk_bytes = self.cache().map_or(1, |(store, _)| store.shape().chunk_bytes);
-        (ROUND_BYTES / u64::from(chunk_bytes)) as usize
+        (ROUND_BYTES / u64::from(self.store.shape().chunk_bytes)) as usize
     }
 
     /// Begins a round of the cleaner if one is due.
-    pub(crate) fn tick_cleaner(&self) {
-        let Some((store, _)) = self.cache() else { return };
-        let shared = &self.0.shared;
-        let (now, dirty, cleaner) = (self.now_secs(), store.dirty(), &shared.cleaner);
+    pub(crate) fn tick(&self) {
+        let store = self.store;
+        let (shared, cleaner) = (self.shared, &self.shared.cleaning);
+        let (now, dirty) = (self.volume.now_secs(), store.dirty());
         let counts = shared.counts();
         let requests = counts.read_chunks + counts.write_chunks + counts.zeroed_chunks;
-        let is_urgent = dirty > self.dirty_max() / 2;
+        let is_urgent = dirty > shared.dirty_max() / 2;
         let allowance = match cleaner.settings.bytes_per_sec {
             bytes if bytes > 0 && !is_urgent => (bytes / u64::from(store.shape().chunk_bytes)).max(1),
             _ => u64::MAX,
@@ -632,19 +502,19 @@ impl<D: Device, K: Backing> Volume<D, K> {
         if !is_due || shared.mode == Mode::ReadOnly {
             return;
         }
-        let this = self.clone();
-        self.spawn(async move {
-            let Some(_running) = this.0.shared.cleaner.running.try_lock(0..1) else {
-                return;
-            };
-            this.clean_round().await;
+        let this = self.volume.clone();
+        self.volume.spawn(async move {
+            if let Some(cleaner) = this.cleaner()
+                && let Some(_running) = cleaner.shared.cleaning.running.try_lock(0..1)
+            {
+                cleaner.round().await;
+            }
         });
     }
 
     /// Cleans what of the pass under way may be cleaned in this second.
-    async fn clean_round(&self) {
-        let Some((store, _)) = self.cache() else { return };
-        let cleaner = &self.0.shared.cleaner;
+    async fn round(&self) {
+        let cleaner = &self.shared.cleaning;
         while !cleaner.is_closed() {
             let Some(from) = cleaner.pass.lock().next else {
                 return;
@@ -653,7 +523,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             if most == 0 {
                 return;
             }
-            let dirty = store.addresses().dirty_from(from, most).await;
+            let dirty = self.store.addresses().dirty_from(from, most).await;
             cleaner.give_back(most - dirty.len());
             let (cleaned, failed) = self.clean(&dirty, true).await;
             if failed.is_none() && cleaned > 0 {

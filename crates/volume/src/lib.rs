@@ -13,7 +13,7 @@
 //! 4  the bytes enter the cache                                           (fill; in write-through)
 //! ```
 //! So overlapping writes reach cache and backing device in one order. A read asks the cache. Chunks of which the cache lacks a wanted byte
-//! are read whole from the backing device; they enter the cache, unless a write came meanwhile. With [`Shared::with_dram`] chunks that were
+//! are read whole from the backing device; they enter the cache, unless a write came meanwhile. With [`Settings::dram_bytes`] chunks that were
 //! read are kept in DRAM too; a write only removes them there.
 //!
 //! # Read-ahead
@@ -69,6 +69,7 @@ mod backing;
 mod change;
 mod clean;
 mod dram;
+mod flush;
 mod locks;
 mod read;
 mod scan;
@@ -76,6 +77,7 @@ mod split;
 mod streams;
 mod throttled;
 mod volume;
+mod write;
 
 pub use backing::{Backing, Extent};
 pub use clean::WriteBack;
@@ -84,6 +86,7 @@ pub use volume::{Settings, Shared, Volume};
 
 use pumice_chunk::store::Unreadable;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 /// How the cache is used. A start chooses it.
@@ -130,6 +133,11 @@ pub const SPAN_BYTES: u64 = 256 << 10;
 /// Fills of a request that run at once: no more bytes than a span has. Each may read from the cache device, to compare a fingerprint.
 pub(crate) fn fills_at_once(chunk_bytes: u64) -> usize {
     (SPAN_BYTES / chunk_bytes).clamp(1, 32) as usize
+}
+
+/// The chunks that a range touches.
+pub(crate) fn chunks_of(chunk_bytes: u64, offset: u64, len: u64) -> Range<u64> {
+    offset / chunk_bytes..(offset + len).div_ceil(chunk_bytes)
 }
 
 /// Why a request failed.

@@ -2,13 +2,13 @@
 
 use crate::admission::Cause;
 use crate::split::Served;
-use crate::{Backing, Extent, SPAN_BYTES, Shared, Volume, VolumeError, fills_at_once};
+use crate::{Backing, Extent, SPAN_BYTES, Shared, Volume, VolumeError, chunks_of, fills_at_once};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::{StreamExt, iter};
 use pumice_admit::Refusal;
 use pumice_blocks::add;
-use pumice_chunk::store::{Chunk, ChunkStore, Filled, Unreadable};
+use pumice_chunk::store::{Chunk, ChunkStore, Filled, Ticket, Unreadable};
 use pumice_device::Device;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ impl<D: Device, K: Backing> Volume<D, K> {
     }
 
     async fn read_for(&self, offset: u64, len: usize, must_fill: bool) -> Result<Vec<u8>, VolumeError> {
-        self.check_range(offset, len as u64)?;
+        self.0.shared.check_range(offset, len as u64)?;
         let Some((store, _)) = self.cache() else {
             return self.read_backing(offset, len).await;
         };
         let (chunk_bytes, range) = (u64::from(store.shape().chunk_bytes), offset..offset + len as u64);
         let is_scan = self.follow_read(offset, len as u64, must_fill);
         if is_scan {
-            self.drop_passed(chunk_bytes, range);
+            self.0.shared.drop_passed(chunk_bytes, range);
         }
         let mut out = vec![0; len];
         let (mut at, mut rest) = (offset, &mut out[..]);
@@ -70,7 +70,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         };
         let chunk_bytes = u64::from(store.shape().chunk_bytes);
         let end = offset + out.len() as u64;
-        let chunks = self.chunks_of(chunk_bytes, offset, out.len() as u64);
+        let chunks = chunks_of(chunk_bytes, offset, out.len() as u64);
         let wanted = |chunk: u64| {
             let first = chunk * chunk_bytes;
             (offset.max(first) - first) as u32..(end.min(first + chunk_bytes) - first) as u32
@@ -105,7 +105,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             };
             if std::ptr::eq(counter, &counters.read_hits) {
                 let is_dirty = found.as_ref().is_some_and(|found| found.is_dirty);
-                self.note_hit(chunk);
+                self.0.shared.note_hit(chunk);
                 served.hits += 1;
                 served.dirty.extend(is_dirty.then_some(chunk));
             }
@@ -223,6 +223,34 @@ impl<D: Device, K: Backing> Volume<D, K> {
         !is_scan || self.0.shared.dram.is_on() || has_room()
     }
 
+    /// Reads whole chunks from the backing device, with tickets from before that.
+    pub(crate) async fn read_whole(
+        &self,
+        store: &ChunkStore<D::Buf>,
+        chunk_bytes: u64,
+        chunks: Range<u64>,
+    ) -> Result<(Vec<Ticket>, Bytes), VolumeError> {
+        let tickets = chunks.clone().map(|chunk| store.begin_fill(chunk)).collect();
+        let first = chunks.start * chunk_bytes;
+        let end = (chunks.end * chunk_bytes).min(self.0.shared.size);
+        let bytes = self.read_backing(first, (end - first) as usize).await?;
+        Ok((tickets, bytes.into()))
+    }
+
+    /// Keeps a chunk in DRAM that was read from the backing device, unless it was written since `ticket`.
+    pub(crate) fn keep_in_dram(&self, address: u64, bytes: &[u8], is_scan: bool, ticket: &Ticket) {
+        let Shared { dram, store, .. } = &*self.0.shared;
+        let read = Chunk {
+            start: 0,
+            bytes: bytes.to_vec(),
+            is_dirty: false,
+        };
+        let is_current = |store: &ChunkStore<D::Buf>| store.addresses().is_current(ticket);
+        dram.insert(address, &Arc::new(read), is_scan, || {
+            store.as_ref().is_some_and(is_current)
+        });
+    }
+
     /// Reads whole chunks from the backing device, and fills the cache with them. For a scan give the volume's byte up to which it has read
     /// with this: what lies there enters only where the cache has free room, and what lies behind is kept in DRAM at least. With `must_fill` no rule
     /// of admission keeps it out.
@@ -237,10 +265,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
             unreachable!("chunks are the cache's")
         };
         let since = self.0.clock.monotonic_ns();
-        let tickets: Vec<_> = chunks.clone().map(|chunk| store.begin_fill(chunk)).collect();
-        let first = chunks.start * chunk_bytes;
-        let end = (chunks.end * chunk_bytes).min(self.0.shared.size);
-        let bytes = Bytes::from(self.read_backing(first, (end - first) as usize).await?);
+        let (tickets, bytes) = self.read_whole(store, chunk_bytes, chunks.clone()).await?;
         let counters = &self.0.shared.counters;
         add(&counters.fills, tickets.len() as u64);
         let parts = (0..bytes.len()).step_by(chunk_bytes as usize);
@@ -254,14 +279,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 let enters = scanned.is_none() || store.has_free_room(address..address + 1);
                 let is_ahead = scanned.is_none_or(|end| end < (address + 1) * chunk_bytes);
                 if dram.is_on() && is_ahead {
-                    let read = Chunk {
-                        start: 0,
-                        bytes: chunk.to_vec(),
-                        is_dirty: false,
-                    };
-                    dram.insert(address, &Arc::new(read), scanned.is_some(), || {
-                        store.addresses().is_current(&ticket)
-                    });
+                    self.keep_in_dram(address, &chunk, scanned.is_some(), &ticket);
                 }
                 if !enters {
                     add(&counters.fills_scan, 1);
@@ -300,14 +318,14 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// # Errors
     /// [`VolumeError::Range`], [`VolumeError::Backing`].
     pub async fn extents(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>, VolumeError> {
-        self.check_range(offset, len)?;
+        self.0.shared.check_range(offset, len)?;
         // First: a chunk that is cleaned meanwhile is data in either list.
         let dirty = self
             .cache()
             .filter(|(store, _)| store.dirty() > 0)
             .map(|(store, _)| {
                 let chunk_bytes = u64::from(store.shape().chunk_bytes);
-                let chunks = self.chunks_of(chunk_bytes, offset, len.min(EXTENT_CHUNKS * chunk_bytes));
+                let chunks = chunks_of(chunk_bytes, offset, len.min(EXTENT_CHUNKS * chunk_bytes));
                 let end = (chunks.end * chunk_bytes).min(offset + len);
                 (end, chunk_bytes, store.dirty_among(chunks))
             });

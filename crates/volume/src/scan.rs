@@ -8,9 +8,10 @@
 //! device. In write-back a flush ends all scans of writes: what is flushed bit by bit is a log, and clients wait for it.
 
 use crate::streams::{GAP, Limits, Streams};
-use crate::{Backing, Mode, Volume};
+use crate::{Mode, Shared};
 use parking_lot::Mutex;
-use pumice_device::Device;
+use pumice_memory::Buffer;
+use pumice_world::Clock;
 use std::ops::Range;
 
 /// What all threads share of the scans of a volume.
@@ -29,35 +30,35 @@ impl Scans {
     }
 }
 
-impl<D: Device, K: Backing> Volume<D, K> {
+impl<B: Buffer> Shared<B> {
     /// Notes a write of a client. Returns whether it is of a scan.
-    pub(crate) fn is_scan_write(&self, range: Range<u64>) -> bool {
-        let Scans { cutoff, writes } = &self.0.shared.scans;
-        let caches_writes = matches!(self.0.shared.mode, Mode::WriteBack | Mode::WriteThrough);
+    pub(crate) fn is_scan_write(&self, range: Range<u64>, clock: &dyn Clock) -> bool {
+        let Scans { cutoff, writes } = &self.scans;
+        let caches_writes = matches!(self.mode, Mode::WriteBack | Mode::WriteThrough);
         if *cutoff == 0 || !caches_writes || range.is_empty() {
             return false;
         }
         let limits = Limits {
             chunk_bytes: 1,
-            size: self.0.shared.size,
+            size: self.size,
             ahead_max: 0,
             cutoff: *cutoff,
         };
-        let now = self.0.clock.monotonic_ns();
+        let now = clock.monotonic_ns();
         writes.lock().read(range, now, limits, |_, _| None).is_scan
     }
 
     /// Notes a flush of a client.
     pub(crate) fn end_scan_writes(&self) {
-        let scans = &self.0.shared.scans;
-        if scans.cutoff > 0 && self.0.shared.mode == Mode::WriteBack {
+        let scans = &self.scans;
+        if scans.cutoff > 0 && self.mode == Mode::WriteBack {
             scans.writes.lock().clear();
         }
     }
 
     /// Whether a write of these chunks, which is of a scan, leaves the cache out. The caller holds the lock of the chunks.
     pub(crate) fn bypasses(&self, chunks: Range<u64>) -> bool {
-        self.cache().is_some_and(|(store, _)| {
+        self.store.as_ref().is_some_and(|store| {
             store.failure().is_none()
                 && !store.has_free_room(chunks.clone())
                 && store.dirty_among(chunks).is_empty()
@@ -68,9 +69,6 @@ impl<D: Device, K: Backing> Volume<D, K> {
     pub(crate) fn drop_passed(&self, chunk_bytes: u64, read: Range<u64>) {
         let lag = GAP * (read.end - read.start);
         let passed = |at: u64| at.saturating_sub(lag) / chunk_bytes;
-        self.0
-            .shared
-            .dram
-            .drop_passed(passed(read.start)..passed(read.end));
+        self.dram.drop_passed(passed(read.start)..passed(read.end));
     }
 }

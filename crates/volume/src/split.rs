@@ -29,10 +29,11 @@
 //! none. The share that is to be redirected does not count, or the scheduler would change what it measures. Where redirecting was found
 //! worse, nothing is noted.
 
-use crate::{Backing, Mode, Shared, Volume, VolumeCounts, VolumeError};
+use crate::clean::Cleaner;
+use crate::{Backing, Mode, Shared, Volume, VolumeCounts, VolumeError, chunks_of};
 use parking_lot::Mutex;
 use pumice_blocks::add;
-use pumice_chunk::store::{Chunk, ChunkStore};
+use pumice_chunk::store::ChunkStore;
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use pumice_nhc::{Part, Request, Side, Split};
@@ -100,7 +101,8 @@ impl Splitting {
         }
     }
 
-    fn begin(&self) -> Request {
+    /// A request of a client.
+    pub(crate) fn begin(&self) -> Request {
         self.part.begin()
     }
 
@@ -117,6 +119,12 @@ impl Splitting {
 
     fn end_read(&self, request: Request, side: Side) {
         request.end_read(side);
+        self.note_end();
+    }
+
+    /// A write was answered.
+    pub(crate) fn end_write(&self, request: Request) {
+        request.end_write();
         self.note_end();
     }
 }
@@ -178,8 +186,11 @@ impl<D: Device, K: Backing> Volume<D, K> {
             return Ok(());
         }
         let served = self.read_cached(offset, out, is_scan, must_fill).await?;
-        if !served.dirty.is_empty() && splitting.wants_clean.get() {
-            self.want_clean(&served.dirty);
+        if !served.dirty.is_empty()
+            && splitting.wants_clean.get()
+            && let Some(cleaner) = self.cleaner()
+        {
+            cleaner.want(&served.dirty);
         }
         match served {
             Served { has_missed: true, .. } => {
@@ -201,7 +212,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
 
     /// Reads a span from the backing device, if the cache has all of its chunks clean. False: nothing was read that counts.
     async fn redirect(&self, store: &ChunkStore<D::Buf>, offset: u64, out: &mut [u8]) -> bool {
-        let chunks = self.chunks_of(store.shape().chunk_bytes.into(), offset, out.len() as u64);
+        let chunks = chunks_of(store.shape().chunk_bytes.into(), offset, out.len() as u64);
         let count = chunks.end - chunks.start;
         if !self.0.backing.can_stand_in() {
             return false;
@@ -226,7 +237,7 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let counters = &self.0.shared.counters;
         add(&counters.read_chunks, count);
         add(&counters.read_redirected, count);
-        chunks.for_each(|chunk| self.note_hit(chunk));
+        chunks.for_each(|chunk| self.0.shared.note_hit(chunk));
         true
     }
 
@@ -242,50 +253,27 @@ impl<D: Device, K: Backing> Volume<D, K> {
         let Some((store, _)) = self.cache().filter(|_| dram.is_on()) else {
             return self.read_backing(wanted.start, len).await;
         };
-        let tickets: Vec<_> = chunks.clone().map(|chunk| store.begin_fill(chunk)).collect();
-        let first = chunks.start * chunk_bytes;
-        let end = (chunks.end * chunk_bytes).min(self.0.shared.size);
-        let Ok(bytes) = self.read_backing(first, (end - first) as usize).await else {
+        let Ok((tickets, bytes)) = self.read_whole(store, chunk_bytes, chunks.clone()).await else {
             // The bad sector may lie beside the wanted bytes: read these alone.
             return self.read_backing(wanted.start, len).await;
         };
+        let first = chunks.start * chunk_bytes;
         for ((address, chunk), ticket) in chunks.zip(bytes.chunks(chunk_bytes as usize)).zip(tickets) {
-            let read = Chunk {
-                start: 0,
-                bytes: chunk.to_vec(),
-                is_dirty: false,
-            };
-            dram.insert(address, &Arc::new(read), is_scan, || {
-                store.addresses().is_current(&ticket)
-            });
+            self.keep_in_dram(address, chunk, is_scan, &ticket);
         }
         Ok(bytes[(wanted.start - first) as usize..][..len].to_vec())
     }
-
-    /// A write of a client; `None` if reads are not split.
-    pub(crate) fn begin_split_write(&self) -> Option<Request> {
-        let splitting = self.0.splitting.as_ref().filter(|_| self.cache().is_some())?;
-        Some(splitting.begin())
-    }
-
-    /// It was answered.
-    pub(crate) fn end_split_write(&self, request: Option<Request>) {
-        if let Some((splitting, request)) = self.0.splitting.as_ref().zip(request) {
-            request.end_write();
-            splitting.note_end();
-        }
-    }
 }
 
-impl<D: Device, K: Backing> Volume<D, K> {
+impl<D: Device, K: Backing> Cleaner<'_, D, K> {
     /// Notes dirty chunks that were read.
-    fn want_clean(&self, chunks: &[u64]) {
-        let state = &self.0.shared.split;
-        if self.0.shared.mode == Mode::ReadOnly {
+    fn want(&self, chunks: &[u64]) {
+        let state = &self.shared.split;
+        if self.shared.mode == Mode::ReadOnly {
             return;
         }
         let is_due = {
-            let abandoned = self.0.shared.cleaner.abandoned();
+            let abandoned = self.shared.cleaning.abandoned();
             let mut wanted = state.wanted.lock();
             for chunk in chunks {
                 if wanted.len() < WANTED_MAX && !abandoned.contains(chunk) {
@@ -300,9 +288,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
     }
 
     /// A second has passed: the cleaner takes what was noted, however little that is.
-    pub(crate) fn tick_split(&self) {
-        let state = &self.0.shared.split;
-        self.0.shared.note_movable();
+    pub(crate) fn tick_wanted(&self) {
+        let state = &self.shared.split;
+        self.shared.note_movable();
         if !state.wanted.lock().is_empty() {
             state.is_busy.store(true, Ordering::Release);
             self.clean_wanted();
@@ -311,23 +299,24 @@ impl<D: Device, K: Backing> Volume<D, K> {
 
     /// Begins to clean what was noted, and goes on as long as much is.
     fn clean_wanted(&self) {
-        let this = self.clone();
-        self.spawn(async move {
-            let shared = this.shared();
-            let Some(running) = shared.cleaner.begin_wanted() else {
+        let this = self.volume.clone();
+        self.volume.spawn(async move {
+            let Some(cleaner) = this.cleaner() else { return };
+            let shared = cleaner.shared;
+            let Some(running) = shared.cleaning.begin_wanted() else {
                 return;
             };
             loop {
                 let mut wanted: Vec<u64> = shared.split.wanted.lock().drain().collect();
                 wanted.sort_unstable();
-                let later = wanted.split_off(shared.cleaner.allowed(wanted.len()));
+                let later = wanted.split_off(shared.cleaning.allowed(wanted.len()));
                 shared.split.wanted.lock().extend(&later);
-                if let (_, Some(error)) = this.clean(&wanted, true).await {
+                if let (_, Some(error)) = cleaner.clean(&wanted, true).await {
                     // It tries again in the next second.
-                    return this.note_failure(&error);
+                    return cleaner.note_failure(&error);
                 }
                 let is_more = shared.split.wanted.lock().len() >= WANTED_AT_ONCE;
-                if !is_more || !later.is_empty() || shared.cleaner.is_closed() {
+                if !is_more || !later.is_empty() || shared.cleaning.is_closed() {
                     break;
                 }
             }

@@ -1,9 +1,10 @@
 //! A volume: opening, flushing, background work, closing.
 
-use crate::admission::Gate;
+use crate::admission::Judge;
 use crate::ahead::Ahead;
-use crate::clean::{Cleaner, WriteBack};
+use crate::clean::{Cleaning, WriteBack};
 use crate::dram::Dram;
+use crate::flush::Flushes;
 use crate::locks::RangeLocks;
 use crate::scan::Scans;
 use crate::split::{SplitState, Splitting};
@@ -15,11 +16,10 @@ use pumice_device::Device;
 use pumice_memory::Buffer;
 use pumice_world::{Clock, Offload, Spawner};
 use std::io;
-use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a volume is served.
 #[derive(Clone, Debug)]
@@ -53,19 +53,10 @@ pub struct Shared<B: Buffer> {
     pub(crate) dram: Dram,
     pub(crate) ahead: Ahead,
     pub(crate) scans: Scans,
-    pub(crate) gate: Option<Arc<Gate>>,
+    pub(crate) judge: Option<Arc<Judge>>,
     pub(crate) split: SplitState,
-    /// Lets one flush run at a time.
-    flushing: RangeLocks,
-    flushes_begun: AtomicU64,
-    /// Number of changes of the backing device that have ended.
-    changes: AtomicU64,
-    /// Its value when the last flush began that has succeeded.
-    flushed_changes: AtomicU64,
-    pub(crate) cleaner: Cleaner,
-    /// The number of the last flush that has ended.
-    flushed: AtomicU64,
-    has_failed_flush: AtomicBool,
+    pub(crate) flushes: Flushes,
+    pub(crate) cleaning: Cleaning,
     /// Changes of the backing device that were dropped before their end.
     pub(crate) abandoned: AtomicU64,
 }
@@ -96,7 +87,7 @@ impl<B: Buffer> Shared<B> {
             .modified()
             .map_err(failed("reading the backing device's time"))?;
         let size = backing.size();
-        let mut gate = None;
+        let mut judge = None;
         let (store, found) = match device {
             Some(device) if settings.mode == Mode::PassThrough => {
                 ChunkStore::discard(device, settings.cache.reformat).await?;
@@ -113,9 +104,9 @@ impl<B: Buffer> Shared<B> {
                     ns: clock.monotonic_ns(),
                     unix_secs: clock.now_secs(),
                 };
-                let made = Gate::of(settings, &options, device.capacity(), now);
-                gate = made.map_err(failed("taking memory for admission"))?;
-                let budget = gate.as_ref().and_then(Gate::budget);
+                let made = Judge::of(settings, &options, device.capacity(), now);
+                judge = made.map_err(failed("taking memory for admission"))?;
+                let budget = judge.as_ref().and_then(Judge::budget);
                 let (store, found) = ChunkStore::open(device, &options, budget).await?;
                 (Some(store), Some(found))
             }
@@ -130,15 +121,10 @@ impl<B: Buffer> Shared<B> {
             dram: Dram::new(settings.dram_bytes, settings.cache.chunk_bytes as usize),
             ahead: Ahead::new(settings.read_ahead_bytes),
             scans: Scans::new(settings.scan_cutoff_bytes),
-            gate,
+            judge,
             split: SplitState::default(),
-            flushing: RangeLocks::default(),
-            flushes_begun: AtomicU64::new(0),
-            changes: AtomicU64::new(0),
-            flushed_changes: AtomicU64::new(0),
-            cleaner: Cleaner::new(settings.write_back, settings.cache.now),
-            flushed: AtomicU64::new(0),
-            has_failed_flush: AtomicBool::new(false),
+            flushes: Flushes::default(),
+            cleaning: Cleaning::new(settings.write_back, settings.cache.now),
             abandoned: AtomicU64::new(0),
         };
         Ok((shared, found))
@@ -169,6 +155,24 @@ impl<B: Buffer> Shared<B> {
     /// The cache; none in pass-through.
     pub fn store(&self) -> Option<&ChunkStore<B>> {
         self.store.as_ref()
+    }
+
+    /// Checks that a range lies in the volume.
+    pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
+        let (size, end) = (self.size, offset.saturating_add(len));
+        match end <= size {
+            true => Ok(()),
+            false => Err(VolumeError::Range { offset, end, size }),
+        }
+    }
+
+    /// Checks that a range may be changed.
+    pub(crate) fn check_change(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
+        self.check_range(offset, len)?;
+        match self.mode {
+            Mode::ReadOnly => Err(VolumeError::ReadOnly),
+            _ => Ok(()),
+        }
     }
 
     /// Running totals.
@@ -247,15 +251,6 @@ impl<D: Device, K: Backing> Volume<D, K> {
         self.0.spawner.spawn(Box::pin(task));
     }
 
-    pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
-        let size = self.0.shared.size;
-        let end = offset.saturating_add(len);
-        match end <= size {
-            true => Ok(()),
-            false => Err(VolumeError::Range { offset, end, size }),
-        }
-    }
-
     /// Begins the background work of the cache that is due.
     pub fn kick(&self) {
         let Some((store, _)) = self.cache() else { return };
@@ -265,9 +260,9 @@ impl<D: Device, K: Backing> Volume<D, K> {
         while let Some(work) = store.take_work() {
             let (this, now) = (self.clone(), self.0.clock.now_secs());
             self.0.spawner.spawn(Box::pin(async move {
-                if let Some((store, device)) = this.cache() {
+                if let Some(((store, device), cleaner)) = this.cache().zip(this.cleaner()) {
                     this.working(async {
-                        this.clean_for(&work).await;
+                        cleaner.clean_for(&work).await;
                         store.perform(device, now, work).await;
                     })
                     .await;
@@ -275,80 +270,6 @@ impl<D: Device, K: Backing> Volume<D, K> {
                 // More work may be due now.
                 this.kick();
             }));
-        }
-    }
-
-    /// Makes all changes durable that were answered before.
-    ///
-    /// # Errors
-    /// [`VolumeError::Cache`] if the cache device has failed and had dirty chunks; [`VolumeError::Backing`] if the backing device fails the
-    /// flush, [`VolumeError::Unflushed`] if it failed an earlier one.
-    pub async fn flush(&self) -> Result<(), VolumeError> {
-        self.end_scan_writes();
-        if let Some((store, device)) = self.cache()
-            && store.keeps()
-            && let Err(error) = self.working(store.persist(device)).await
-            && store.dirty() > 0
-        {
-            return Err(VolumeError::Cache(error));
-        }
-        self.flush_backing(false).await
-    }
-
-    /// Notes that a change of the backing device has ended.
-    pub(crate) fn note_change(&self) {
-        self.0.shared.changes.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Flushes the backing device. In write-back, unless it `is_forced`, only if clients have changed it since the last flush: what the cleaner
-    /// has written is dirty still. Calls that wait at the same time share a flush.
-    pub(crate) async fn flush_backing(&self, is_forced: bool) -> Result<(), VolumeError> {
-        let shared = &self.0.shared;
-        let is_flushed = || {
-            let changes = shared.changes.load(Ordering::Acquire);
-            let is_same = shared.flushed_changes.load(Ordering::Acquire) == changes;
-            is_same && shared.abandoned.load(Ordering::Acquire) == 0
-        };
-        let keeps = self.cache().is_some_and(|(store, _)| store.keeps());
-        if !is_forced && keeps && is_flushed() && !shared.has_failed_flush.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let begun = shared.flushes_begun.load(Ordering::Acquire);
-        // One at a time: the system reports lost writes to one flush only. A concurrent flush would succeed.
-        let _held = shared.flushing.lock(0..1).await;
-        if shared.has_failed_flush.load(Ordering::Acquire) {
-            return Err(VolumeError::Unflushed);
-        }
-        if shared.flushed.load(Ordering::Acquire) > begun {
-            // A flush that began after this call has succeeded.
-            return Ok(());
-        }
-        let changes = shared.changes.load(Ordering::Acquire);
-        let number = shared.flushes_begun.fetch_add(1, Ordering::AcqRel) + 1;
-        pumice_blocks::add(&shared.counters.backing_flushes, 1);
-        if let Err(error) = self.0.backing.flush().await {
-            if error.kind() == io::ErrorKind::NotConnected {
-                return Err(VolumeError::Backing(error));
-            }
-            shared.has_failed_flush.store(true, Ordering::Release);
-            tracing::error!("the backing device failed a flush, and may have lost what was written: {error}");
-            self.give_up().await;
-            return Err(VolumeError::Backing(error));
-        }
-        shared.flushed.store(number, Ordering::Release);
-        shared.flushed_changes.store(changes, Ordering::Release);
-        Ok(())
-    }
-
-    /// Gives the cache up: the backing device may have lost what was written since the last flush, and the cache must not keep it.
-    async fn give_up(&self) {
-        self.0.shared.dram.give_up();
-        let Some((store, device)) = self.cache() else {
-            return;
-        };
-        let why = "the backing device failed a flush";
-        if let Err(error) = self.working(store.give_up(device, why)).await {
-            tracing::error!("cache device: {error}");
         }
     }
 
@@ -387,8 +308,10 @@ impl<D: Device, K: Backing> Volume<D, K> {
             store.tick(self.now_secs());
             store.note_alive(device, self.now_secs());
             self.look_at_budget();
-            self.tick_cleaner();
-            self.tick_split();
+        }
+        if let Some(cleaner) = self.cleaner() {
+            cleaner.tick();
+            cleaner.tick_wanted();
         }
         self.kick();
     }
@@ -422,7 +345,10 @@ impl<D: Device, K: Backing> Volume<D, K> {
     /// # Errors
     /// An error of a device, or a change whose future was dropped. The next start is then one after a crash.
     pub async fn close(&self) -> io::Result<()> {
-        self.end_cleaner().await;
+        self.stop_cleaner();
+        if let Some(cleaner) = self.cleaner() {
+            cleaner.ended().await;
+        }
         self.flush().await.map_err(io::Error::other)?;
         let Some((store, device)) = self.cache() else {
             return Ok(());
@@ -437,10 +363,5 @@ impl<D: Device, K: Backing> Volume<D, K> {
             .await?;
         let modified = || self.0.backing.modified();
         self.working(store.close(device, self.now_secs(), modified)).await
-    }
-
-    /// The chunks that a range touches.
-    pub(crate) fn chunks_of(&self, chunk_bytes: u64, offset: u64, len: u64) -> Range<u64> {
-        offset / chunk_bytes..(offset + len).div_ceil(chunk_bytes)
     }
 }

@@ -18,7 +18,7 @@ const BEGUN: u64 = (1 << 32) + 1;
 const ENDED: u64 = (1 << 32) - 1;
 
 /// A time in the course of the writes of a chunk, and of those that share its stamp.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     pub(super) address: u64,
     /// Changes when a write begins or ends.
@@ -43,21 +43,17 @@ pub struct Copied {
 /// mapping is of the generation that the mapping is of: a reclaim removes mappings before it frees a block.
 pub(super) struct Mapped {
     pub(super) index: LbaIndex,
-    next_version: u64,
+    /// Of the last change.
+    pub(super) version: u64,
     /// Dirty chunks that were read to be cleaned and not written since: the number of the last read.
     copies: HashMap<u64, u64>,
 }
 
 impl Mapped {
     /// The version of the next change.
-    pub(super) fn version(&mut self) -> u64 {
-        self.next_version += 1;
-        self.next_version
-    }
-
-    /// The version of the last change.
-    pub(super) fn last_version(&self) -> u64 {
-        self.next_version
+    pub(super) fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
     }
 
     pub(super) fn is_dirty(&self, address: u64) -> bool {
@@ -66,7 +62,7 @@ impl Mapped {
 
     /// Notes that a dirty chunk is read, to be cleaned.
     pub(super) fn copy(&mut self, slot: Slot) -> Copied {
-        let number = self.version();
+        let number = self.next_version();
         self.copies.insert(slot.address, number);
         Copied { slot, number }
     }
@@ -98,7 +94,7 @@ impl Addresses {
         Self {
             mapped: Mutex::new(Mapped {
                 index,
-                next_version: version,
+                version,
                 copies: HashMap::new(),
             }),
             stamps: (0..STAMPS).map(|_| AtomicU64::new(0)).collect(),
@@ -110,13 +106,9 @@ impl Addresses {
         self.mapped.lock()
     }
 
-    fn writes(&self, address: u64) -> &AtomicU64 {
-        &self.stamps[address as usize % STAMPS]
-    }
-
     /// The stamp now, and whether a write is under way.
     fn state(&self, address: u64) -> (Stamp, bool) {
-        let state = self.writes(address).load(Ordering::Acquire);
+        let state = self.stamps[address as usize % STAMPS].load(Ordering::Acquire);
         let value = (state >> 32) as u32;
         (Stamp { address, value }, state as u32 > 0)
     }
@@ -124,7 +116,7 @@ impl Addresses {
     /// A write of a chunk begins, under the lock. Nothing that was read before may enter.
     pub(super) fn begin_write(&self, mapped: &mut Mapped, address: u64) -> Stamp {
         mapped.forget_copy(address);
-        let before = self.writes(address).fetch_add(BEGUN, Ordering::AcqRel);
+        let before = self.stamps[address as usize % STAMPS].fetch_add(BEGUN, Ordering::AcqRel);
         Stamp {
             address,
             value: (before.wrapping_add(BEGUN) >> 32) as u32,
@@ -134,13 +126,8 @@ impl Addresses {
     /// Writes of chunks end.
     pub(super) fn end_write(&self, chunks: Range<u64>) {
         for address in chunks {
-            self.writes(address).fetch_add(ENDED, Ordering::AcqRel);
+            self.stamps[address as usize % STAMPS].fetch_add(ENDED, Ordering::AcqRel);
         }
-    }
-
-    /// Whether no write has begun or ended since a write began that had this stamp then.
-    pub(super) fn is_last(&self, stamp: Stamp) -> bool {
-        self.state(stamp.address).0.value == stamp.value
     }
 
     /// Whether what the volume had at the time of `ticket` is the newest.
@@ -157,8 +144,7 @@ impl Addresses {
     /// Whether neither the chunk nor one that shares its stamp was written since, or is being written: what the store had then is the
     /// newest. Cost: a load.
     pub fn is_unchanged(&self, stamp: Stamp) -> bool {
-        let (now, is_written) = self.state(stamp.address);
-        now.value == stamp.value && !is_written
+        self.state(stamp.address) == (stamp, false)
     }
 
     pub(super) fn ticket(&self, address: u64) -> Ticket {

@@ -1,7 +1,7 @@
 //! Checkpoints: marks, both indexes, and offsets of contents.
 
 use super::ChunkStore;
-use super::open::Owned;
+use super::shape::Owned;
 use pumice_blocks::chain::{BlockRole, put_len};
 use pumice_blocks::{BudgetLevel, Coverage, Durability, StreamWriter};
 use pumice_device::Device;
@@ -42,7 +42,7 @@ impl<B: Buffer> ChunkStore<B> {
             Some((
                 self.appender.begin_checkpoint(),
                 self.base.log.position(),
-                mapped.last_version(),
+                mapped.version,
                 self.addresses.regions.marked(),
             ))
         };

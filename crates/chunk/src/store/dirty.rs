@@ -57,7 +57,7 @@ impl<'s, 'a, B: Buffer> LoggedClean<'s, 'a, B> {
             true => store.base.log_room(),
             false => store.base.log_room_of_work(),
         };
-        let version = mapped.version();
+        let version = mapped.next_version();
         let records: Vec<(u64, u8)> = runs(left.keys().copied())
             .into_iter()
             .flat_map(aligned)

@@ -140,7 +140,7 @@ impl<B: Buffer> ChunkStore<B> {
         if self.keeps && self.base.log_room() < records_of(&chunks, &regions) {
             return None;
         }
-        let version = mapped.version();
+        let version = mapped.next_version();
         let mut is_stored = true;
         for (index, level) in aligned(chunks.clone()) {
             is_stored &= self.appender.log(device, Change::Void(level), index, version);
@@ -235,7 +235,7 @@ impl<B: Buffer, D: Device<Buf = B>> Entering<'_, '_, B, D> {
     fn is_current(&self, mapped: &Mapped) -> bool {
         match &self.origin {
             Origin::Volume(ticket) => self.store.addresses.is_newest(mapped, ticket),
-            Origin::Through(stamp) => self.store.addresses.is_last(*stamp),
+            Origin::Through(stamp) => self.store.addresses.stamp(self.address) == *stamp,
             // The caller has the chunk to itself; the stamp may be another chunk's.
             Origin::Back => true,
         }
@@ -318,7 +318,7 @@ impl<B: Buffer, D: Device<Buf = B>> Entering<'_, '_, B, D> {
                 mapped.index.touch(self.address);
                 return Some(Filled::Duplicate);
             }
-            let (slot, version) = (self.slot(spot.place), mapped.version());
+            let (slot, version) = (self.slot(spot.place), mapped.next_version());
             let has_room = mapped.index.has_room(self.address)
                 && store.appender.reference(slot, version, store.room.spare);
             if !has_room {
@@ -369,7 +369,7 @@ impl<B: Buffer, D: Device<Buf = B>> Entering<'_, '_, B, D> {
             if !mapped.index.has_room(self.address) {
                 return Filled::NoRoom;
             }
-            header.version = mapped.version();
+            header.version = mapped.next_version();
             let hash = fingerprint.hash();
             let old = mapped.index.get(self.address).filter(|_| self.is_dirty());
             let absorbed = old.and_then(|slot| {

@@ -13,11 +13,10 @@
 //! blocks that were being written at a crash. A torn content does not count: its chunk has the content from before. A single wrong bit is rot:
 //! the content counts, and cannot be read.
 
-use super::open::{EPOCH_SHIFT, Options, Owned};
-use super::owner::{Change, MAX_LEVEL};
+use super::owner::{Change, EPOCH_SHIFT, MAX_LEVEL};
 use super::read::sectors;
-use super::regions::Marked;
-use super::shape::Shape;
+use super::regions::region_of;
+use super::shape::{Owned, Shape};
 use super::starts::Starts;
 use crate::content::{Fingerprint, decompress};
 use crate::fp::FpIndex;
@@ -52,7 +51,7 @@ pub(super) struct Image {
     next_sequence: u64,
     /// What stands for the time of the volume's last change at a clean stop; else 0.
     modified: u64,
-    marked: Marked,
+    marked: HashSet<u64>,
     /// Whether a power cut has left marked regions, whose clean mappings were dropped, or a gap in the log.
     pub(super) has_lost: bool,
     /// Whether chunks may be dirty, so that nothing may be missing.
@@ -109,7 +108,7 @@ impl Image {
             version: 0,
             next_sequence: 0,
             modified: 0,
-            marked: Marked::default(),
+            marked: HashSet::new(),
             has_lost: false,
             keeps: false,
             written: HashSet::new(),
@@ -140,11 +139,13 @@ impl Image {
     pub(super) async fn find<D: Device>(
         &mut self,
         recovery: &mut Recovery<'_, D>,
-        options: &Options,
+        volume: u64,
+        modified: u64,
+        boot: u64,
     ) -> Result<Old, &'static str> {
         let found = Owned::decode(&recovery.superblock.own);
         self.keeps = found.keeps;
-        if found.volume != options.volume || found.chunks != self.shape.chunks {
+        if found.volume != volume || found.chunks != self.shape.chunks {
             return Err("it is the cache of another volume");
         }
         if recovery.superblock.discard && !recovery.superblock.clean {
@@ -155,9 +156,9 @@ impl Image {
             Restored::None => None,
             Restored::Lost => return Err("none of its checkpoints is whole"),
         };
-        let is_changed = options.modified != 0 && self.modified != 0 && options.modified != self.modified;
+        let is_changed = modified != 0 && self.modified != 0 && modified != self.modified;
         if recovery.clean && is_changed {
-            if !self.keeps || options.modified >> 32 != self.modified >> 32 {
+            if !self.keeps || modified >> 32 != self.modified >> 32 {
                 return Err("the volume was changed without it");
             }
             tracing::warn!(
@@ -174,10 +175,14 @@ impl Image {
             let (level, versions) = match change {
                 Change::Void(level) => (level, &mut changes.voids),
                 Change::Clean(level) => (level, &mut changes.cleans),
-                Change::Mark | Change::Clear if is_since => {
-                    return marked.set(record.a, change == Change::Mark);
+                Change::Mark | Change::Clear => {
+                    if is_since && change == Change::Mark {
+                        marked.insert(record.a);
+                    } else if is_since {
+                        marked.remove(&record.a);
+                    }
+                    return;
                 }
-                Change::Mark | Change::Clear => return,
                 Change::Written => {
                     let block = u32::try_from(record.a).ok();
                     let block = block.filter(|block| (*block as usize) < blocks);
@@ -196,7 +201,7 @@ impl Image {
                 since.push((change, record.a));
             }
         });
-        let is_same_run = options.boot != 0 && options.boot == found.boot;
+        let is_same_run = boot != 0 && boot == found.boot;
         if !is_same_run {
             self.marked = marked;
         }
@@ -360,7 +365,7 @@ impl Image {
         self.has_lost |= !marked.is_empty();
         for bucket in 0..self.lba.buckets() {
             self.lba
-                .retain_addresses(bucket, |address| !marked.has(chunks, address));
+                .retain_addresses(bucket, |address| !marked.contains(&region_of(chunks, address)));
         }
         Ok(Old {
             log_next: summary.scan.next,
@@ -440,17 +445,14 @@ impl Restore for Image {
             return Err(stream.bad("its position is missing"));
         };
         (self.dumped, self.modified, self.version) = (dumped, modified, version);
-        for region in stream.list("marked region", 4, |fields| fields.u32()).await? {
-            self.marked.set(region.into(), true);
-        }
+        let marked = stream.list("marked region", 4, |fields| fields.u32()).await?;
+        self.marked = marked.into_iter().map(u64::from).collect();
+        let has = |place| shape.has(&geometry, place);
         for batch in self.lba.batches() {
             let lens = stream.take(batch.len()).await?;
             let slots: usize = lens.iter().map(|len| usize::from(*len)).sum();
             let bytes = stream.take(slots * self.lba.slot_bytes()).await?;
-            if !self
-                .lba
-                .load(batch, &lens, &bytes, |place| shape.has(&geometry, place))
-            {
+            if !self.lba.load(batch, &lens, &bytes, has) {
                 return Err(stream.bad("a mapping of a chunk is damaged"));
             }
         }
@@ -458,10 +460,7 @@ impl Restore for Image {
             let lens = stream.take(batch.len()).await?;
             let slots: usize = lens.iter().map(|len| usize::from(*len)).sum();
             let bytes = stream.take(slots * self.fp.slot_bytes()).await?;
-            if !self
-                .fp
-                .load(batch, &lens, &bytes, |place| shape.has(&geometry, place))
-            {
+            if !self.fp.load(batch, &lens, &bytes, has) {
                 return Err(stream.bad("a place of a content is damaged"));
             }
         }

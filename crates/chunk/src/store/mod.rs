@@ -246,7 +246,7 @@ impl<B: Buffer> ChunkStore<B> {
         // The voids in these regions must be durable before the marks go, which stand for them.
         self.base.commit(device).await?;
         let mut mapped = self.addresses.lock();
-        let version = mapped.version();
+        let version = mapped.next_version();
         // If the record is lost, a start still finds the mark, which costs hits only.
         self.addresses.regions.clear(quiet, |region| {
             let _ = self.base.append_log(device, Change::Clear, region, version);

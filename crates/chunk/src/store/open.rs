@@ -4,16 +4,15 @@ use super::addresses::Addresses;
 use super::appender::Appender;
 use super::fingerprints::Fingerprints;
 use super::image::{Image, Old};
-use super::owner::{Change, Sealed};
+use super::owner::{Change, EPOCH_SHIFT, Sealed};
 use super::reclaim::Reclaim;
-use super::shape::{Room, Shape};
+use super::shape::{Owned, Room, Shape};
 use super::{BudgetOwner, ChunkStore};
 use pumice_blocks::inspect::{self, Inspection};
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::recovery::{Recovery, StartClock};
-use pumice_blocks::superblock::OWN_BYTES as SUPERBLOCK_OWN_BYTES;
 use pumice_blocks::{
-    Blocks, BudgetLevel, Durability, Geometry, Maker, OpenError, STEP_BYTES, Start, StoreId, Superblock, add,
+    Blocks, Durability, Geometry, Maker, OpenError, STEP_BYTES, Start, StoreId, Superblock, add,
 };
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
@@ -25,8 +24,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 pub const STORE: StoreId = StoreId { kind: 2, format: 5 };
 /// With dirty chunks: seconds after which what was appended is written, also without a flush.
 const FLUSH_SECS: u32 = 1;
-/// The epoch of a start in its versions, from this bit on.
-pub(super) const EPOCH_SHIFT: u32 = 40;
 
 /// Options of a start.
 #[derive(Clone, Copy, Debug)]
@@ -77,49 +74,6 @@ pub enum Found {
     Cache,
     /// A cache that had to be forgotten: of another or changed volume, or incomplete.
     Forgotten,
-}
-
-/// The store's fields of the superblock, beside the rest of the shape.
-pub(super) struct Owned {
-    pub(super) chunks: u64,
-    pub(super) volume: u64,
-    pub(super) boot: u64,
-    /// Whether chunks may be dirty.
-    pub(super) keeps: bool,
-    /// What the write budget had left.
-    pub(super) budget: BudgetLevel,
-}
-
-impl Owned {
-    /// Offsets behind the shape.
-    const VOLUME: usize = 32;
-    const BOOT: usize = 40;
-    const KEEPS: usize = 48;
-    pub(super) const BUDGET: usize = 52;
-
-    pub(super) fn decode(own: &[u8; SUPERBLOCK_OWN_BYTES]) -> Self {
-        let word = |at: usize| {
-            own[at..]
-                .first_chunk()
-                .map_or(0, |bytes| u64::from_le_bytes(*bytes))
-        };
-        Self {
-            chunks: Shape::decode(own).map_or(0, |shape| shape.chunks),
-            volume: word(Self::VOLUME),
-            boot: word(Self::BOOT),
-            keeps: own[Self::KEEPS] != 0,
-            budget: BudgetLevel::get(own, Self::BUDGET),
-        }
-    }
-
-    fn encode(&self, shape: &Shape) -> [u8; SUPERBLOCK_OWN_BYTES] {
-        let mut own = shape.encode();
-        own[Self::VOLUME..][..8].copy_from_slice(&self.volume.to_le_bytes());
-        own[Self::BOOT..][..8].copy_from_slice(&self.boot.to_le_bytes());
-        own[Self::KEEPS] = self.keeps.into();
-        self.budget.put(&mut own, Self::BUDGET);
-        own
-    }
 }
 
 /// Says whether chunks may be dirty after this, once the superblock is written. With `is_distrusted` the next start goes by the marks of
@@ -268,7 +222,10 @@ impl<B: Buffer> ChunkStore<B> {
         let is_absent = !formatted && options.absence_secs_max.is_some_and(|most| absent_secs >= most);
         let old = match formatted {
             true => None,
-            false => match restored.find(&mut recovery, options).await {
+            false => match restored
+                .find(&mut recovery, options.volume, options.modified, options.boot)
+                .await
+            {
                 Err(why) if restored.keeps => return Err(OpenError::OnlyCopy(why.into())),
                 Ok(_) if is_absent && restored.lba.dirty() > 0 => {
                     let why = format!(

@@ -11,6 +11,8 @@ use std::ops::Range;
 
 /// One log record voids at most `2^MAX_LEVEL` chunks.
 pub(super) const MAX_LEVEL: u16 = 12;
+/// The epoch of a start in its versions, from this bit on.
+pub(super) const EPOCH_SHIFT: u32 = 40;
 /// Number of the log records that make `2^0` chunks clean.
 const CLEAN: u16 = 128;
 

@@ -224,7 +224,7 @@ impl<'a, B: Buffer, D: Device<Buf = B>> Reclaim<'a, B, D> {
         // Not if the chunk was written meanwhile.
         let slot = mapped.index.get(header.address);
         let is_mapped = slot.is_some_and(|slot| slot.place == old);
-        header.version = if is_mapped { mapped.version() } else { 0 };
+        header.version = if is_mapped { mapped.next_version() } else { 0 };
         let new = store.appender.content(header, &stored, store.room.checkpoint)?;
         // Other chunks follow.
         store.appender.share(new);
@@ -249,7 +249,7 @@ impl<'a, B: Buffer, D: Device<Buf = B>> Reclaim<'a, B, D> {
             },
         );
         for (old, (place, sequence)) in found {
-            let (slot, version) = (Slot { place, ..old }, mapped.version());
+            let (slot, version) = (Slot { place, ..old }, mapped.next_version());
             // Meanwhile the new block may have failed to be written.
             if appender.is_source(place.block, sequence)
                 && appender.reference(slot, version, store.room.checkpoint)

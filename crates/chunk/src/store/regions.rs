@@ -10,7 +10,6 @@
 //! ```
 
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// The most regions of a volume.
@@ -174,28 +173,7 @@ impl Regions {
     }
 }
 
-/// Marks found by a start.
-#[derive(Debug, Default)]
-pub(super) struct Marked(BTreeSet<u64>);
-
-impl Marked {
-    pub(super) fn set(&mut self, region: u64, is_marked: bool) {
-        match is_marked {
-            true => self.0.insert(region),
-            false => self.0.remove(&region),
-        };
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether a chunk of a volume of `chunks` lies in a marked region.
-    pub(super) fn has(&self, chunks: u64, address: u64) -> bool {
-        !self.0.is_empty() && self.0.contains(&(address >> Regions::shift_of(chunks)))
-    }
+/// The region of a chunk in a volume of `chunks`.
+pub(super) fn region_of(chunks: u64, address: u64) -> u64 {
+    address >> Regions::shift_of(chunks)
 }

@@ -8,7 +8,7 @@ use crate::lba::LbaIndex;
 use crate::piece::{CHUNK_BYTES_MAX, piece_len};
 use crate::place::{Place, PlaceBits};
 use pumice_blocks::superblock::OWN_BYTES;
-use pumice_blocks::{Geometry, OpenError};
+use pumice_blocks::{BudgetLevel, Geometry, OpenError};
 use pumice_memory::SECTOR_BYTES;
 use pumice_record::codec::Fields;
 
@@ -173,5 +173,48 @@ impl Shape {
             contents: fields.u64()?,
             numbers,
         })
+    }
+}
+
+/// The store's fields of the superblock, beside the rest of the shape.
+pub(super) struct Owned {
+    pub(super) chunks: u64,
+    pub(super) volume: u64,
+    pub(super) boot: u64,
+    /// Whether chunks may be dirty.
+    pub(super) keeps: bool,
+    /// What the write budget had left.
+    pub(super) budget: BudgetLevel,
+}
+
+impl Owned {
+    /// Offsets behind the shape.
+    const VOLUME: usize = 32;
+    pub(super) const BOOT: usize = 40;
+    pub(super) const KEEPS: usize = 48;
+    pub(super) const BUDGET: usize = 52;
+
+    pub(super) fn decode(own: &[u8; OWN_BYTES]) -> Self {
+        let word = |at: usize| {
+            own[at..]
+                .first_chunk()
+                .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        };
+        Self {
+            chunks: Shape::decode(own).map_or(0, |shape| shape.chunks),
+            volume: word(Self::VOLUME),
+            boot: word(Self::BOOT),
+            keeps: own[Self::KEEPS] != 0,
+            budget: BudgetLevel::get(own, Self::BUDGET),
+        }
+    }
+
+    pub(super) fn encode(&self, shape: &Shape) -> [u8; OWN_BYTES] {
+        let mut own = shape.encode();
+        own[Self::VOLUME..][..8].copy_from_slice(&self.volume.to_le_bytes());
+        own[Self::BOOT..][..8].copy_from_slice(&self.boot.to_le_bytes());
+        own[Self::KEEPS] = self.keeps.into();
+        self.budget.put(&mut own, Self::BUDGET);
+        own
     }
 }

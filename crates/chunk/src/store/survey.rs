@@ -2,14 +2,14 @@
 
 use super::ChunkStore;
 use super::image::{Image, Old};
-use super::open::{Options, Owned, STORE, shape_of};
+use super::open::{STORE, shape_of};
 use super::read::{Spot, sectors, stored};
-use super::shape::Shape;
+use super::shape::{Owned, Shape};
 use crate::content::decompress;
 use pumice_blocks::inspect::Inspection;
 use pumice_blocks::open::{read_superblock, read_twice};
 use pumice_blocks::recovery::Recovery;
-use pumice_blocks::{Durability, Maker, OpenError, Superblock};
+use pumice_blocks::{OpenError, Superblock};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::collections::HashMap;
@@ -73,27 +73,9 @@ impl<B: Buffer> ChunkStore<B> {
         };
         let shape = shape_of(&superblock)?;
         let Owned { volume, keeps, .. } = Owned::decode(&superblock.own);
-        let options = Options {
-            chunk_bytes: shape.chunk_bytes,
-            chunks: shape.chunks,
-            volume,
-            modified: 0,
-            boot,
-            mappings: shape.mappings,
-            contents: shape.contents,
-            block_bytes: superblock.geometry.block_bytes,
-            buffers_max: 0,
-            durability: Durability::Power,
-            reformat: false,
-            maker: Maker::Serve,
-            random: 0,
-            now: 0,
-            write_back: keeps,
-            absence_secs_max: None,
-        };
         let mut recovery = Recovery::new(device, superblock);
         let mut image = Image::new(shape, &superblock.geometry, superblock.cache_id)?;
-        let found = match image.find(&mut recovery, &options).await {
+        let found = match image.find(&mut recovery, volume, 0, boot).await {
             Ok(old) => {
                 if let Some(damaged) = damaged {
                     image.verify(device, &superblock, &old, damaged).await;

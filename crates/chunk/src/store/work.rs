@@ -223,6 +223,7 @@ impl<B: Buffer> ChunkStore<B> {
         for bucket in 0..contents.buckets() {
             contents.visit(bucket, |_, place| assert!(is_there(place.block), "{place:?}"));
         }
+        drop(contents);
         let free: Vec<u32> = self.base.shared.pool.lock().free.iter().copied().collect();
         for id in free {
             assert_eq!(self.base.blocks[id as usize].state(), State::Free);
