@@ -1,6 +1,6 @@
 //! Counts what passes to another device.
 
-use crate::{Device, Overdue};
+use crate::{Device, forward};
 use futures_util::FutureExt;
 use std::future::Future;
 use std::io;
@@ -74,10 +74,7 @@ impl<D: Device> CountingDevice<D> {
 
 impl<D: Device> Device for CountingDevice<D> {
     type Buf = D::Buf;
-
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
-    }
+    forward!(inner: capacity, is_hole, discard, tick, turn);
 
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
         add(&self.counters.reads, 1);
@@ -115,21 +112,5 @@ impl<D: Device> Device for CountingDevice<D> {
         let counters = Arc::clone(&self.counters);
         let operation = self.inner.sync();
         operation.map(move |result| counters.seen(result))
-    }
-
-    fn tick(&self, patience: u32) -> Vec<Overdue> {
-        self.inner.tick(patience)
-    }
-
-    fn is_hole(&self, offset: u64) -> bool {
-        self.inner.is_hole(offset)
-    }
-
-    fn discard(&self, offset: u64, len: u64) {
-        self.inner.discard(offset, len);
-    }
-
-    fn turn(&self, block: bool) -> io::Result<usize> {
-        self.inner.turn(block)
     }
 }

@@ -10,6 +10,7 @@ mod chunks;
 mod counting;
 mod faulty;
 mod file;
+mod forward;
 mod mem;
 mod overdue;
 mod sparse;

@@ -1,7 +1,7 @@
 //! A range of another device, as a device.
 
 use crate::{
-    Buffer, Device, Overdue, SECTOR_BYTES, check_log_range, check_range, check_write_range, invalid,
+    Buffer, Device, SECTOR_BYTES, check_log_range, check_range, check_write_range, forward, invalid,
 };
 use std::future::Future;
 use std::io;
@@ -47,6 +47,7 @@ impl<D: Device> SubDevice<D> {
 
 impl<D: Device> Device for SubDevice<D> {
     type Buf = D::Buf;
+    forward!(inner: sync, tick, turn);
 
     fn capacity(&self) -> u64 {
         self.len
@@ -99,17 +100,5 @@ impl<D: Device> Device for SubDevice<D> {
         if offset.checked_add(len).is_some_and(|end| end <= self.len) {
             self.inner.discard(self.start + offset, len);
         }
-    }
-
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        self.inner.sync()
-    }
-
-    fn tick(&self, patience: u32) -> Vec<Overdue> {
-        self.inner.tick(patience)
-    }
-
-    fn turn(&self, block: bool) -> io::Result<usize> {
-        self.inner.turn(block)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::delays::{Delay, Delays, Throttle};
 use super::lanes::Kind;
-use crate::{Buffer, Device, Overdue, check_range, check_write_range};
+use crate::{Buffer, Device, check_range, check_write_range, forward};
 use futures_util::future::{FutureExt, OptionFuture, join};
 use std::future::Future;
 use std::io;
@@ -37,10 +37,7 @@ impl<D: Device> ThrottledDevice<D> {
 
 impl<D: Device> Device for ThrottledDevice<D> {
     type Buf = D::Buf;
-
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
-    }
+    forward!(inner: capacity, append_log, read_log, is_hole, discard, tick);
 
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
         // What is refused takes no time.
@@ -65,30 +62,10 @@ impl<D: Device> Device for ThrottledDevice<D> {
         both(operation, delay)
     }
 
-    fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.inner.append_log(offset, bytes)
-    }
-
-    fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.inner.read_log(offset, out)
-    }
-
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
         let delay = self.delays.writes_done();
         let operation = self.inner.sync();
         both(operation, delay)
-    }
-
-    fn tick(&self, patience: u32) -> Vec<Overdue> {
-        self.inner.tick(patience)
-    }
-
-    fn is_hole(&self, offset: u64) -> bool {
-        self.inner.is_hole(offset)
-    }
-
-    fn discard(&self, offset: u64, len: u64) {
-        self.inner.discard(offset, len);
     }
 
     fn turn(&self, block: bool) -> io::Result<usize> {

@@ -2,14 +2,12 @@
 
 use crate::common::{KINDS, Random, Rig, key, of_kind, ripq, value};
 use pumice::{CacheOptions, LayoutOptions};
-use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, MemDevice, MemMedium, Overdue};
+use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, MemDevice, MemMedium, forward};
 use pumice_nhc::{Division, Start, Tier, TierCounts, Tiered};
 use pumice_world::{LocalSpawner, ManualClock, Spawner, Task};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
-use std::io;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -147,14 +145,7 @@ struct Watched<D> {
 
 impl<D: Device + Clone> Device for Watched<D> {
     type Buf = D::Buf;
-
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
-    }
-
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
-        self.inner.read(offset, len)
-    }
+    forward!(inner: capacity, read, write, append_log, read_log, discard, sync, tick, turn);
 
     fn read_copy<T: 'static>(
         &self,
@@ -165,39 +156,6 @@ impl<D: Device + Clone> Device for Watched<D> {
         let block = (offset - self.division.offset) / self.division.block_bytes;
         *self.reads.borrow_mut().entry(block).or_default() += 1;
         self.inner.read_copy(offset, len, check)
-    }
-
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<Self::Buf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
-        self.inner.write(offset, data, range)
-    }
-
-    fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.inner.append_log(offset, bytes)
-    }
-
-    fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.inner.read_log(offset, out)
-    }
-
-    fn discard(&self, offset: u64, len: u64) {
-        self.inner.discard(offset, len);
-    }
-
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        self.inner.sync()
-    }
-
-    fn tick(&self, patience: u32) -> Vec<Overdue> {
-        self.inner.tick(patience)
-    }
-
-    fn turn(&self, block: bool) -> io::Result<usize> {
-        self.inner.turn(block)
     }
 }
 

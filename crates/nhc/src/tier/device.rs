@@ -6,7 +6,7 @@ use super::{Catalog, PATIENCE_SECS, Stage, Tier, add};
 use crate::Side;
 use crate::split::Part;
 use futures_util::future::{Either, FutureExt, join_all};
-use pumice_device::{Device, Overdue, SECTOR_BYTES};
+use pumice_device::{Device, Overdue, SECTOR_BYTES, forward};
 use pumice_world::Spawner;
 use std::cell::Cell;
 use std::future::Future;
@@ -342,10 +342,7 @@ impl Pin {
 
 impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U> {
     type Buf = L::Buf;
-
-    fn capacity(&self) -> u64 {
-        self.lower.capacity()
-    }
+    forward!(lower: capacity, append_log, read_log, is_hole, sync);
 
     #[inline]
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
@@ -396,27 +393,11 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
         })
     }
 
-    fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.lower.append_log(offset, bytes)
-    }
-
-    fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.lower.read_log(offset, out)
-    }
-
-    fn is_hole(&self, offset: u64) -> bool {
-        self.lower.is_hole(offset)
-    }
-
     fn discard(&self, offset: u64, len: u64) {
         if let Some(upper) = &self.upper {
             upper.tier.table.discard(offset, len);
         }
         self.lower.discard(offset, len);
-    }
-
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        self.lower.sync()
     }
 
     fn tick(&self, patience: u32) -> Vec<Overdue> {

@@ -2,7 +2,7 @@
 
 use super::model::Ftl;
 use super::options::FtlError;
-use pumice_device::{Buffer, Device, Overdue, check_range};
+use pumice_device::{Buffer, Device, check_range, forward};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -43,14 +43,7 @@ fn locked(ftl: &Mutex<Ftl>) -> MutexGuard<'_, Ftl> {
 
 impl<D: Device> Device for FtlDevice<D> {
     type Buf = D::Buf;
-
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
-    }
-
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
-        self.inner.read(offset, len)
-    }
+    forward!(inner: capacity, read, read_log, is_hole, sync, tick, turn);
 
     fn write(
         &self,
@@ -71,28 +64,8 @@ impl<D: Device> Device for FtlDevice<D> {
         Ok(())
     }
 
-    fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.inner.read_log(offset, out)
-    }
-
-    fn is_hole(&self, offset: u64) -> bool {
-        self.inner.is_hole(offset)
-    }
-
     fn discard(&self, offset: u64, len: u64) {
         locked(&self.ftl).trim(offset, len);
         self.inner.discard(offset, len);
-    }
-
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        self.inner.sync()
-    }
-
-    fn tick(&self, patience: u32) -> Vec<Overdue> {
-        self.inner.tick(patience)
-    }
-
-    fn turn(&self, block: bool) -> io::Result<usize> {
-        self.inner.turn(block)
     }
 }

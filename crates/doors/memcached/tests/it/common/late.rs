@@ -1,8 +1,7 @@
 //! A device in memory whose reads take a while, each another while.
 
-use pumice_device::{AlignedBuf, Device, MemDevice};
+use pumice_device::{AlignedBuf, Device, MemDevice, forward};
 use std::io;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -43,10 +42,7 @@ pub struct LateDevice {
 
 impl Device for LateDevice {
     type Buf = AlignedBuf;
-
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
-    }
+    forward!(inner: capacity, write, append_log, read_log, turn);
 
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<AlignedBuf>> + 'static {
         let read = self.inner.read(offset, len);
@@ -65,29 +61,8 @@ impl Device for LateDevice {
         }
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
-        self.inner.write(offset, data, range)
-    }
-
-    fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.inner.append_log(offset, bytes)
-    }
-
-    fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.inner.read_log(offset, out)
-    }
-
     fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
         self.reads.syncs.fetch_add(1, Ordering::SeqCst);
         self.inner.sync()
-    }
-
-    fn turn(&self, block: bool) -> io::Result<usize> {
-        self.inner.turn(block)
     }
 }
