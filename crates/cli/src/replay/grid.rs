@@ -105,10 +105,14 @@ pub(super) fn run(args: &ReplayArgs, cells: &[ReplayArgs]) -> anyhow::Result<()>
     {
         match result {
             Ok(report) => rows.push((cell, report)),
+            Err(error) if failed.is_none() => failed = Some(error.context(name(cell))),
             Err(error) => {
                 // Nobody can be told where stderr is gone.
-                let _ = writeln!(std::io::stderr(), "pumice: {}: {}", name(cell), causes(&error));
-                failed = failed.or(Some(error));
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "pumice: {}",
+                    causes(&error.context(name(cell)))
+                );
             }
         }
     }
