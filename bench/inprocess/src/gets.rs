@@ -9,7 +9,7 @@ use crate::pumice_side::{Side, bump, check, no_dram_tier, options, stats_json};
 use crate::workload::Workload;
 use anyhow::{Context, anyhow, bail};
 use pumice::{
-    CacheOptions, DeviceReads, Found, IndexOptions, LayoutOptions, Lookup, Meta, RejectReason, Stats,
+    CacheOptions, DeviceReads, IndexOptions, LayoutOptions, Meta, RejectReason, Stats,
 };
 use pumice_device::{Device, Payload};
 use pumice_trace::{GeneratedRequests, Generator};
@@ -123,15 +123,8 @@ impl Run {
     async fn get(&self, key: u64) -> anyhow::Result<bool> {
         let Side { cache, cx, .. } = &self.side;
         let name = key.to_le_bytes();
-        let object = match cache.lookup(cx, &name) {
-            Lookup::Hit(object) => object,
-            Lookup::Miss => return Ok(false),
-            Lookup::Large(_) => bail!("no value is large"),
-            Lookup::Flash(flash) => match cache.finish(cx, &name, flash).await {
-                Found::Hit(object) => object,
-                Found::Miss => return Ok(false),
-                Found::Large(_) => bail!("no value is large"),
-            },
+        let Some(object) = cache.get(cx, &name).await else {
+            return Ok(false);
         };
         check(&self.workload, key, &object)?;
         Ok(true)

@@ -7,7 +7,7 @@ use crate::workload::Workload;
 use crate::{FillArgs, HitsArgs, ReadsArgs};
 use anyhow::{Context, anyhow, bail, ensure};
 use pumice::{
-    Budget, CacheOptions, Cx, Found, IndexKind, LayoutName, LayoutOptions, Lookup, Meta, Object, ObjectCache,
+    Access, Budget, CacheOptions, Cx, IndexKind, LayoutName, LayoutOptions, Lookup, Meta, Object, ObjectCache,
     RejectReason, Rule, Stats, Tier,
 };
 use pumice_device::{AlignedBuf, Device, FileDevice, FileOptions, FileShared, Payload};
@@ -227,28 +227,18 @@ impl Run {
         let mut at_once = 0;
         while let Some(key) = self.next() {
             let name = key.to_le_bytes();
-            let missed = match side.cache.lookup(&side.cx, &name) {
-                Lookup::Hit(object) => {
-                    self.hit(key, &object)?;
-                    false
+            let mut found = side.cache.lookup(&side.cx, &name, Access::Count);
+            if let Lookup::Read(fetch) = found {
+                at_once = 0;
+                found = side.cache.fetch(&side.cx, &name, fetch, Access::Count).await;
+            }
+            match found {
+                Lookup::Known(Some(object)) => self.hit(key, &object)?,
+                Lookup::Known(None) => {
+                    bump(&self.misses);
+                    side.set(key, &self.workload).await?;
                 }
-                Lookup::Flash(flash) => {
-                    at_once = 0;
-                    match side.cache.finish(&side.cx, &name, flash).await {
-                        Found::Hit(object) => {
-                            self.hit(key, &object)?;
-                            false
-                        }
-                        Found::Miss => true,
-                        Found::Large(_) => bail!("no value is large"),
-                    }
-                }
-                Lookup::Miss => true,
-                Lookup::Large(_) => bail!("no value is large"),
-            };
-            if missed {
-                bump(&self.misses);
-                side.set(key, &self.workload).await?;
+                Lookup::Read(_) => bail!("no value is large"),
             }
             at_once += 1;
             if at_once == HITS_PER_TURN {
@@ -432,19 +422,19 @@ impl Reads {
             let chosen = self.random.borrow_mut().below(self.keys.len() as u64);
             let key = self.keys[usize::try_from(chosen)?];
             let name = key.to_le_bytes();
-            match side.cache.lookup(&side.cx, &name) {
-                Lookup::Flash(flash) => match side.cache.finish(&side.cx, &name, flash).await {
-                    Found::Hit(object) => check(&self.workload, key, &object)?,
-                    Found::Miss => bump(&self.misses),
-                    Found::Large(_) => bail!("no value is large"),
-                },
-                Lookup::Hit(object) => {
-                    check(&self.workload, key, &object)?;
-                    bump(&self.from_buffers);
-                }
+            let mut found = side.cache.lookup(&side.cx, &name, Access::Count);
+            let is_in_buffer = matches!(found, Lookup::Known(Some(_)));
+            if let Lookup::Read(fetch) = found {
+                found = side.cache.fetch(&side.cx, &name, fetch, Access::Count).await;
+            }
+            match found {
+                Lookup::Known(Some(object)) => check(&self.workload, key, &object)?,
                 // Two keys of one tag cannot both be on flash: a few items in a million are lost to that.
-                Lookup::Miss => bump(&self.misses),
-                Lookup::Large(_) => bail!("no value is large"),
+                Lookup::Known(None) => bump(&self.misses),
+                Lookup::Read(_) => bail!("no value is large"),
+            }
+            if is_in_buffer {
+                bump(&self.from_buffers);
             }
             bump(&self.done);
         }

@@ -4,7 +4,7 @@ use crate::ReplayArgs;
 use crate::measure::{Start, Took, resident_bytes_max};
 use crate::pumice_side::{Side, no_dram_tier, options, stats_json, yield_now};
 use anyhow::{anyhow, bail, ensure};
-use pumice::{Found, LayoutOptions, Lookup, Meta, Object, RejectReason, Stats};
+use pumice::{LayoutOptions, Meta, Object, RejectReason, Stats};
 use pumice_device::{AlignedBuf, Device, Payload};
 use pumice_trace::{Request, RequestReader, Trace, TraceOptions};
 use pumice_world::Spawner;
@@ -220,17 +220,7 @@ impl Run {
     async fn lookup(&self, key: u64, size: usize) -> anyhow::Result<bool> {
         let Side { cache, cx, .. } = &self.side;
         let name = key.to_le_bytes();
-        let object = match cache.lookup(cx, &name) {
-            Lookup::Hit(object) => Some(object),
-            Lookup::Miss => None,
-            Lookup::Large(large) => cache.read_large(cx, &name, large).await,
-            Lookup::Flash(flash) => match cache.finish(cx, &name, flash).await {
-                Found::Hit(object) => Some(object),
-                Found::Miss => None,
-                Found::Large(large) => cache.read_large(cx, &name, large).await,
-            },
-        };
-        let Some(object) = object else {
+        let Some(object) = cache.get(cx, &name).await else {
             return Ok(false);
         };
         self.values.check(key, size, &object)?;

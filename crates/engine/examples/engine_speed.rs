@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p pumice --example engine_speed
 
-use pumice::{CacheOptions, Cx, Lookup, Meta, ObjectCache};
+use pumice::{Access, CacheOptions, Cx, Lookup, Meta, ObjectCache};
 use pumice_device::{MemDevice, MemMedium, Payload};
 use pumice_world::{Executor, SystemClock, mix64};
 use std::convert::Infallible;
@@ -66,8 +66,8 @@ fn main() {
         black_box(key(mix64(n) % KEYS));
     });
     time("get, DRAM hit of 100 bytes", |n| {
-        match cache.lookup(&cx, &key(mix64(n) % KEYS)) {
-            Lookup::Hit(object) => {
+        match cache.lookup(&cx, &key(mix64(n) % KEYS), Access::Count) {
+            Lookup::Known(Some(object)) => {
                 black_box(object.parts().count());
             }
             _ => panic!("every key is in DRAM"),
@@ -75,8 +75,8 @@ fn main() {
     });
     time("get, miss", |n| {
         assert!(matches!(
-            cache.lookup(&cx, &key(KEYS + mix64(n) % KEYS)),
-            Lookup::Miss
+            cache.lookup(&cx, &key(KEYS + mix64(n) % KEYS), Access::Count),
+            Lookup::Known(None)
         ));
     });
     time("set of 100 bytes", |n| {

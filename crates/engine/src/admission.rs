@@ -86,6 +86,13 @@ impl Gate {
             })
         })
     }
+
+    /// Tells the filter that a read was answered from flash.
+    pub(crate) fn note_flash_hit(&self, hash: KeyHash, parts: &RecordParts<'_>) {
+        if !matches!(parts.slice, SliceId::Part(_)) {
+            self.admission.hit(hash);
+        }
+    }
 }
 
 impl<B: Buffer> Inner<B> {
@@ -124,7 +131,7 @@ impl<B: Buffer> Inner<B> {
         let shard = self.lock(hash);
         let in_dram = shard.dram.find(&self.tier, hash, |record| part.is(record));
         let before = Before {
-            is_on_flash: shard.flash.get(hash).is_some(),
+            is_on_flash: shard.flash.find(hash).live().is_some(),
             was_hit: in_dram.is_some_and(|found| found.frequency > 0),
         };
         match self.judge(gate, cx, hash, bytes, version, expiry, before) {
@@ -163,15 +170,6 @@ impl<B: Buffer> Inner<B> {
         let Some(gate) = &self.gate else { return true };
         self.look_at_budget(gate, cx);
         gate.admission.may_keep()
-    }
-
-    /// Tells the filter that a read was answered from flash.
-    pub(crate) fn note_flash_hit(&self, hash: KeyHash, parts: &RecordParts<'_>) {
-        if let Some(gate) = &self.gate
-            && !matches!(parts.slice, SliceId::Part(_))
-        {
-            gate.admission.hit(hash);
-        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the object's, one by one")]

@@ -11,10 +11,10 @@ use pumice_device::{Device, Overdue};
 use pumice_flash::recovery::{Opened, open_superblock, recover, settle};
 use pumice_flash::{FlashStore, Gone, LayoutOptions, MappingLog, OpenOptions, Recovered, Work};
 use pumice_index::cascade::{CascadeShard, History, MapSpace};
-use pumice_index::{FullShard, IndexKind, IndexShape, IndexShard};
+use pumice_index::{FullShard, IndexKind, IndexShape, IndexShard, KeyHash};
 use pumice_memory::{Buffer, PAGE_BYTES, PagePool, SegmentPool};
 use pumice_record::is_expired;
-use pumice_tier::{DramShape, DramShard, DramTier, Ghost};
+use pumice_tier::{DramShape, DramShard, DramTier};
 use pumice_world::{Clock, Spawner, Task};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,6 +75,26 @@ pub(crate) struct Shard {
     pub(crate) dram: DramShard,
 }
 
+impl Shard {
+    /// Whether a start might find copies of `hash` in blocks: what is mapped, or what nothing maps, of which only a cascade does not know.
+    pub(crate) fn may_be_more(&mut self, hash: KeyHash) -> bool {
+        self.flash.cascade().is_some_and(|index| index.may_be_more(hash))
+    }
+
+    /// Asks for the memory that questions about `hash` will need.
+    pub(crate) fn prefetch(&self, hash: KeyHash) {
+        self.flash.prefetch(hash);
+        self.dram.prefetch(hash);
+    }
+
+    /// Remembers that blocks may have copies of `hash` that no mapping leads to, and that no record voids.
+    pub(crate) fn note_unlogged(&mut self, hash: KeyHash) {
+        if let Some(index) = self.flash.cascade() {
+            index.note_unlogged(hash);
+        }
+    }
+}
+
 /// On cache lines of its own, so that workers in neighbouring shards do not slow each other down.
 #[repr(align(128))]
 pub(crate) struct LockedShard(pub(crate) Mutex<Shard>);
@@ -84,9 +104,10 @@ pub(crate) struct Inner<B: Buffer> {
     pub(crate) tier: DramTier<B>,
     pub(crate) shards: Vec<LockedShard>,
     pub(crate) shape: IndexShape,
+    /// Hashes say their shard from this bit on.
+    pub(crate) shard_shift: u32,
     pub(crate) hasher: KeyHasher,
     pub(crate) books: Books,
-    pub(crate) ghost: Mutex<Ghost>,
     pub(crate) pages: Arc<PagePool>,
     pub(crate) segments: Arc<SegmentPool>,
     pub(crate) flash_write: FlashWrite,
@@ -251,7 +272,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         } else {
             0
         };
-        let tier = DramTier::new(tier_segments, segment_bytes);
+        let tier = DramTier::new(tier_segments, segment_bytes, ghost_entries);
         let dram_shape = DramShape::new(tier.address_end(), shard_bits, shape.identity_bits());
         let geometry = opened.geometry();
         let history = Arc::new(History::new(shape, geometry.capacity, geometry.blocks));
@@ -284,9 +305,9 @@ impl<D: Device + Clone> ObjectCache<D> {
             tier,
             shards,
             shape,
+            shard_shift: u64::BITS - shard_bits,
             hasher: KeyHasher::new(opened.hash_seed(), options.hash_limit),
             books: Books::default(),
-            ghost: Mutex::new(Ghost::new(ghost_entries)),
             gate: Gate::of(options, &geometry, &pages, pages_low),
             pages,
             segments,

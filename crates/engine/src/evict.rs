@@ -161,7 +161,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 }
                 let was_hit = queue == Queue::Main || hits > 0;
                 // Under one tag flash has room for one key; the first stays.
-                let is_stranger_there = shard.flash.get(hash).is_some();
+                let is_stranger_there = shard.flash.find(hash).live().is_some();
                 // Asked once.
                 if tries == 0 && !is_stranger_there && !inner.admits_leaving(cx, hash, &parts, was_hit) {
                     shard.dram.remove(hash, address);
@@ -233,7 +233,13 @@ impl<B: Buffer> Inner<B> {
         };
         if on_flash && hits > 0 {
             // It may leave long after its last hit, with none left to tell of it.
-            self.count_hit(&mut shard, hash, self.object_bytes(&parts));
+            if let Some(mapping) = shard.flash.find(hash).live() {
+                let note = |mapping| {
+                    let bytes = || self.object_bytes(&parts);
+                    self.store().order.hit(hash, mapping, bytes)
+                };
+                shard.flash.hit(hash, mapping.location, note);
+            }
         }
         if stays && !expired {
             let frequency = if queue == Queue::Small { 0 } else { hits - 1 };
@@ -245,7 +251,7 @@ impl<B: Buffer> Inner<B> {
         shard.dram.remove(hash, address);
         if on_flash {
             if queue == Queue::Small {
-                self.ghost.lock().insert(hash);
+                self.tier.remember(hash);
             }
             return;
         }
@@ -255,11 +261,11 @@ impl<B: Buffer> Inner<B> {
             return;
         }
         if queue == Queue::Small {
-            self.ghost.lock().insert(hash);
+            self.tier.remember(hash);
         }
         // Flash has no copy: this is the moment to write one. A stranger of the same tag that is there stays there.
         let was_hit = queue == Queue::Main || hits > 0;
-        if shard.flash.get(hash).is_some() {
+        if shard.flash.find(hash).live().is_some() {
             self.books.evicted.add(bytes);
         } else if !self.admits_leaving(cx, hash, &parts, was_hit) {
             self.books.refused.add(bytes);

@@ -9,7 +9,7 @@ use crate::books::{Books, Line};
 use crate::cache::{Cx, Inner, ObjectCache};
 use crate::object::{Meta, Object, RejectReason, Tier};
 use crate::part::PartId;
-use crate::read::{Part, Place, Seen};
+use crate::read::{Access, Fetch, Lookup, Next};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use pumice_device::Device;
@@ -80,46 +80,6 @@ fn large_value_len(parts: &RecordParts<'_>) -> u64 {
     }
 }
 
-/// A large object whose head was found; its slices are read by [`ObjectCache::read_large`].
-#[derive(Debug)]
-pub struct LargeLookup<B> {
-    pub(crate) head: Record<B>,
-    pub(crate) place: Place,
-    tier: Tier,
-    manifest: Manifest,
-}
-
-impl<B: Buffer> LargeLookup<B> {
-    pub(crate) fn of(seen: Seen<B>) -> Option<Self> {
-        Some(Self {
-            manifest: Manifest::decode(&seen.record)?,
-            // Reading the slices takes a while, and so may waiting for the memory to do that: nothing of DRAM is pinned meanwhile.
-            head: match seen.tier {
-                Tier::Dram => seen.record.detached(),
-                Tier::Flash => seen.record,
-            },
-            place: seen.place,
-            tier: seen.tier,
-        })
-    }
-
-    /// Length of the value in bytes: what reading it takes.
-    pub fn value_len(&self) -> u64 {
-        self.manifest.value_len
-    }
-
-    /// The object without its value.
-    pub(crate) fn without_value(self) -> Option<(Object<B>, Place)> {
-        let object = Object {
-            value_len: usize::try_from(self.manifest.value_len).ok()?,
-            head: self.head,
-            parts: Vec::new(),
-            tier: self.tier,
-        };
-        Some((object, self.place))
-    }
-}
-
 /// The large object of a key, for whoever reads or writes it.
 pub(crate) struct Large<'a, D: Device + Clone> {
     cache: &'a ObjectCache<D>,
@@ -133,14 +93,10 @@ impl<D: Device + Clone> Large<'_, D> {
         let mut slices = Slices::new(&self.cache.inner, self.key, value)
             .inspect_err(|_| self.cache.remove(self.cx, self.key))?;
         slices.mark = self.mark(&slices, meta.expiry);
-        let old = match self
-            .cache
-            .inner
-            .part(self.cx, &PartId::object(self.key), false, None)
-        {
-            Part::Hit(seen) => Manifest::decode(&seen.record),
-            Part::Miss | Part::Flash(_) => None,
-        };
+        let part = PartId::object(self.key);
+        let old = (self.cache.inner)
+            .find(self.cx, &part, Access::Peek, None)
+            .manifest();
         while let Some(slice) = slices.next(&self.cache.inner) {
             // Without one slice there is no object, and the older one is gone all the same.
             self.cache
@@ -174,14 +130,14 @@ impl<D: Device + Clone> Large<'_, D> {
     /// What the key's head describes now, if it is a large object's and can be had with little reading.
     async fn standing_manifest(&self) -> Option<Manifest> {
         let part = PartId::object(self.key);
-        match self.cache.inner.part(self.cx, &part, false, None) {
-            Part::Hit(seen) => Manifest::decode(&seen.record),
-            Part::Miss => None,
-            Part::Flash(flash) if flash.len() > HEAD_BYTES_MAX => None,
-            Part::Flash(flash) => {
-                let seen = self.cache.fetch_from(self.cx, &part, flash).await?;
-                Manifest::decode(&seen.record)
-            }
+        let found = self.cache.inner.find(self.cx, &part, Access::Peek, None);
+        match &found {
+            Lookup::Read(Fetch(Next::Part(at))) if at.bytes() > HEAD_BYTES_MAX => None,
+            _ => self
+                .cache
+                .fetch_unless_known(self.cx, part, found)
+                .await
+                .manifest(),
         }
     }
 
@@ -263,9 +219,13 @@ impl<D: Device + Clone> Large<'_, D> {
         }
     }
 
-    pub(crate) async fn gather(&self, large: LargeLookup<D::Buf>) -> Option<(Object<D::Buf>, Place)> {
-        let manifest = large.manifest;
-        let (mut object, place) = large.without_value()?;
+    /// Reads the slices of an object of which there is all but the value. `None` where one has been evicted: the object is then no more.
+    pub(crate) async fn gather(
+        &self,
+        mut object: Object<D::Buf>,
+        manifest: Manifest,
+    ) -> Option<Object<D::Buf>> {
+        let place = object.place;
         let slices = u16::try_from(manifest.slices).ok()?;
         let part = |number| PartId::slice(self.key, number, manifest.version);
         let lost = || {
@@ -284,30 +244,33 @@ impl<D: Device + Clone> Large<'_, D> {
             if is_lockstep {
                 self.cache.quiesce(self.cx).await;
             }
-            let slice = self.cache.fetch(self.cx, &part(number)).await?;
-            let tier = slice.tier;
-            // It may wait for those before it, and must not hold a block buffer meanwhile.
-            let record = match slice.pins_block() {
-                true => slice.record.detached(),
-                false => slice.record,
+            let part = part(number);
+            let found = self.cache.lookup(self.cx, part, Access::Count);
+            let found = self.cache.fetch_unless_known(self.cx, part, found).await;
+            let Lookup::Known(Some(mut slice)) = found else {
+                return None;
             };
-            Some((record, tier))
+            // It may wait for those before it, and must not hold a block buffer meanwhile.
+            if slice.pins_block() {
+                slice.detach();
+            }
+            Some(slice)
         });
         let at_once = if is_lockstep { 1 } else { SLICE_READS_MAX };
         let mut read = pin!(stream::iter(reads).buffered(at_once));
         let mut len = 0;
         while let Some(slice) = read.next().await {
-            let Some((record, tier)) = slice else {
+            let Some(slice) = slice else {
                 lost();
                 return None;
             };
-            if tier == Tier::Flash {
+            if slice.tier == Tier::Flash {
                 object.tier = Tier::Flash;
             }
-            len += record.header().value_len as usize;
-            object.parts.push(record);
+            len += slice.value_len;
+            object.parts.push(slice.head);
         }
-        (len == object.value_len).then_some((object, place))
+        (len == object.value_len).then_some(object)
     }
 
     /// Removes the slices of a set, those that are there.
@@ -351,16 +314,6 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         store.wait_for_progress().await;
         true
-    }
-
-    /// Reads the slices of a large object. `None` where one has been evicted: the object is then no more.
-    pub async fn read_large(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        large: LargeLookup<D::Buf>,
-    ) -> Option<Object<D::Buf>> {
-        self.large(cx, key).gather(large).await.map(|(object, _)| object)
     }
 }
 
@@ -515,9 +468,10 @@ mod tests {
         assert!(run(executor, store).is_ok());
         rig.write_open_blocks();
         let reads = || cache.stats().flash.record_reads;
-        let part = PartId::object(b"key");
-        let head = run(executor, cache.fetch(cx, &part)).expect("it stands on flash");
-        let manifest = LargeLookup::of(head).expect("it is a head").manifest;
+        let found = cache.lookup(cx, b"key", Access::Count);
+        assert!(found.manifest().is_none(), "it stands on flash");
+        let head = run(executor, cache.fetch_unless_known(cx, b"key", found));
+        let manifest = head.manifest().expect("it is a head");
         assert!(manifest.slices > 10);
         let last = PartId::slice(b"key", (manifest.slices - 1) as u16, manifest.version);
         let hash = cache.inner.hasher.hash(&last);

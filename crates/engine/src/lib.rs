@@ -47,7 +47,6 @@ mod write;
 pub use books::{Books, BooksFault, BooksSnapshot, LeftBehind};
 pub use cache::{Cx, ObjectCache};
 pub use config::{CacheOptions, FlashWrite, IndexOptions};
-pub use large::LargeLookup;
 pub use list::{Listed, Listing};
 pub use locate::{FlashCopy, KnownObject, Located};
 pub use object::{Meta, Object, RejectReason, Tier};
@@ -59,7 +58,7 @@ pub use pumice_blocks::{DeviceFailure, Durability};
 pub use pumice_flash::{FlashCounts, LayoutError, LayoutName, LayoutOptions, Recovered};
 pub use pumice_index::IndexKind;
 pub use pumice_index::cascade::CascadeOptions;
-pub use read::{FlashLookup, Found, Lookup, Reads};
+pub use read::{Access, Fetch, Lookup, Permits, Reads, Unlimited};
 pub use stats::{DeviceReads, Stats};
 pub use update::{Action, Outcome};
 

@@ -2,10 +2,8 @@
 //! nothing.
 
 use crate::cache::{Cx, Inner, ObjectCache};
-use crate::large::LargeLookup;
-use crate::object::Tier;
+use crate::large::Manifest;
 use crate::part::PartId;
-use crate::read::{Place, Seen};
 use pumice_device::Device;
 use pumice_flash::Source;
 use pumice_index::Mapping;
@@ -47,16 +45,10 @@ pub struct FlashCopy {
 }
 
 impl KnownObject {
-    fn of<B: Buffer>(record: Record<B>) -> Option<Self> {
+    fn of<B: Buffer>(record: &Record<B>) -> Option<Self> {
         let header = *record.header();
         let value_len = if header.slice == SliceId::Head {
-            let place = Place::Dram(header.version);
-            let head = Seen {
-                record,
-                tier: Tier::Dram,
-                place,
-            };
-            LargeLookup::of(head)?.value_len()
+            Manifest::decode(record)?.value_len
         } else {
             header.value_len.into()
         };
@@ -82,7 +74,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let part = PartId::object(key);
         let hash = inner.hasher.hash(&part);
         let shard = inner.lock(hash);
-        let mapping = shard.flash.mapping(hash);
+        let mapping = shard.flash.find(hash).live();
         if let Some(found) = shard.dram.find(&inner.tier, hash, |record| part.is(record)) {
             if cx.is_past(found.record.header().expiry) {
                 return None;
@@ -90,7 +82,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             // What else is mapped under these hash bits is another key's.
             let own = mapping.filter(|_| inner.is_home(&shard, hash, found.home));
             return Some(Located {
-                known: KnownObject::of(found.record),
+                known: KnownObject::of(&found.record),
                 in_dram_tier: true,
                 flash: own.map(|mapping| inner.flash_copy(mapping)),
             });
@@ -103,7 +95,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 if !part.is(&record) || cx.is_past(record.header().expiry) {
                     return None;
                 }
-                KnownObject::of(record)
+                KnownObject::of(&record)
             }
         };
         Some(Located {
@@ -252,7 +244,7 @@ mod tests {
                     .dram
                     .find(&rig.cache.inner.tier, hash, |record| part.is(record));
                 (
-                    shard.flash.mapping(hash),
+                    shard.flash.find(hash).live(),
                     item.map(|item| item.frequency),
                     rig.cache.inner.store().order.virtual_keys(),
                 )

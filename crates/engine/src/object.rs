@@ -1,5 +1,6 @@
 //! What a hit gives, and why there may be nothing to give.
 
+use crate::read::Place;
 use pumice_memory::{Buffer, Payload};
 use pumice_record::{Record, RecordHeader};
 
@@ -54,6 +55,8 @@ pub struct Object<B> {
     pub(crate) parts: Vec<Record<B>>,
     pub(crate) value_len: usize,
     pub(crate) tier: Tier,
+    /// Where it was seen, or its head.
+    pub(crate) place: Place,
 }
 
 impl<B> Clone for Object<B> {
@@ -68,13 +71,14 @@ impl<B> Clone for Object<B> {
 }
 
 impl<B: Buffer> Object<B> {
-    pub(crate) fn whole(head: Record<B>, tier: Tier) -> Self {
+    pub(crate) fn whole(head: Record<B>, tier: Tier, place: Place) -> Self {
         let value_len = head.header().value_len as usize;
         Self {
             head,
             parts: Vec::new(),
             value_len,
             tier,
+            place,
         }
     }
 

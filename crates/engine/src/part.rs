@@ -11,11 +11,18 @@ use twox_hash::XxHash3_64;
 /// A whole object and a head stand for the same key. A slice belongs to the set that wrote it, so that two sets of one
 /// large key at once do not overwrite each other's slices.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PartId<'a> {
+pub struct PartId<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) slice: SliceId,
     /// The version that all slices of a set share; without meaning for whole objects and heads.
     pub(crate) set: u64,
+}
+
+impl<'a, K: AsRef<[u8]> + ?Sized> From<&'a K> for PartId<'a> {
+    /// The object under a key.
+    fn from(key: &'a K) -> Self {
+        Self::object(key.as_ref())
+    }
 }
 
 impl<'a> PartId<'a> {

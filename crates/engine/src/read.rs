@@ -1,16 +1,17 @@
 //! Looking up and reading.
 
 use crate::cache::{Cx, Inner, ObjectCache, ROUNDS, Shard};
-use crate::large::LargeLookup;
+use crate::large::Manifest;
 use crate::object::{Meta, Object, Tier};
 use crate::part::PartId;
+use parking_lot::MutexGuard;
 use pumice_device::Device;
 use pumice_flash::{Gone, MappingBytes, Mappings, OpenBlock, ReadFault, Source};
 use pumice_index::cascade::Plan;
 use pumice_index::{KeyHash, Known, Location, Lookup as IndexLookup, Mapping};
 use pumice_memory::{Buffer, SECTOR_BYTES};
-use pumice_record::{Record, SliceId};
-use pumice_tier::Queue;
+use pumice_record::Record;
+use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
 /// Times that the mapping's pages may have moved while they were read.
@@ -22,104 +23,128 @@ const UNKNOWN_RECORD_BYTES: u32 = 16 << 10;
 /// Times that a key is looked up for one request, when its mapping changes under the read.
 const LOOKUPS_MAX: usize = 3;
 
-/// What can be said of a key without I/O.
-pub enum Lookup<B> {
-    /// It is in DRAM.
-    Hit(Object<B>),
-    /// It is in neither tier.
-    Miss,
-    /// It may be on flash: see [`ObjectCache::finish`].
-    Flash(FlashLookup),
-    /// It is a large object, whose slices are to be read: see [`ObjectCache::read_large`].
-    Large(LargeLookup<B>),
+/// Whether who looks a key up wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A hit counts for eviction, and what is read from flash goes to the DRAM tier.
+    Count,
+    /// It leaves no trace; but what a large object is made of counts all the same.
+    Peek,
 }
 
-/// What reading flash found.
-pub enum Found<B> {
-    /// The object.
-    Hit(Object<B>),
-    /// Nothing, or another key.
-    Miss,
-    /// A large object, whose slices are to be read: see [`ObjectCache::read_large`].
-    Large(LargeLookup<B>),
+/// What can be said of a key at once.
+#[derive(Debug)]
+pub enum Lookup<B> {
+    /// The object, or that neither tier has one.
+    Known(Option<Object<B>>),
+    /// This has to be read first: see [`ObjectCache::read`].
+    Read(Fetch<B>),
 }
 
 /// A read that is to be made.
-#[derive(Clone, Copy, Debug)]
-pub struct FlashLookup {
-    at: At,
-    /// Whether a hit is to leave a trace.
-    counts: bool,
+#[derive(Debug)]
+pub struct Fetch<B>(pub(crate) Next<B>);
+
+/// What a read is of.
+#[derive(Debug)]
+pub(crate) enum Next<B> {
+    /// One part of an object that may be on flash.
+    Part(At),
+    /// The slices of a large object, of which there is all but the value.
+    Slices(Object<B>, Manifest),
 }
 
-/// What is known of a read that is to be made.
+/// Where a part may be on flash.
 #[derive(Clone, Copy, Debug)]
-enum At {
-    /// Where the record is.
+pub(crate) enum At {
+    /// There, if its record has the key.
     Record(RecordPlace),
-    /// Which pages have its mapping, if there is one.
+    /// Where these pages say, if they have a mapping.
     Mapping(Plan),
 }
 
-/// Where a record is, in which life of its block.
+/// Where a record is, in which generation of its block.
 #[derive(Clone, Copy, Debug)]
-struct RecordPlace {
+pub(crate) struct RecordPlace {
     hash: KeyHash,
     location: Location,
     sequence: u64,
 }
 
-impl FlashLookup {
+impl At {
     /// Bytes to read, less what rounding up to sectors adds. Where the mapping has to be read first, how long the record is is
     /// not known yet: this is then the pages and a record of 16 KiB.
-    #[expect(clippy::len_without_is_empty, reason = "never empty")]
-    pub fn len(&self) -> u32 {
-        match self.at {
+    pub(crate) fn bytes(&self) -> u32 {
+        match self {
             At::Record(place) => place.location.len,
             At::Mapping(plan) => plan.pages().len() as u32 * SECTOR_BYTES as u32 + UNKNOWN_RECORD_BYTES,
         }
     }
 }
 
-/// A part that was found.
-pub(crate) struct Seen<B> {
-    pub(crate) record: Record<B>,
-    pub(crate) tier: Tier,
-    pub(crate) place: Place,
-}
-
-impl<B: Buffer> Seen<B> {
-    /// Whether it stands in a block buffer: items of the DRAM tier have no sequence.
-    pub(crate) fn pins_block(&self) -> bool {
-        self.tier == Tier::Dram && self.record.header().sequence != 0
+impl<B> Fetch<B> {
+    /// Memory that it takes, in bytes.
+    pub fn bytes(&self) -> usize {
+        match &self.0 {
+            Next::Part(at) => at.bytes() as usize + 2 * SECTOR_BYTES,
+            Next::Slices(head, _) => head.value_len,
+        }
     }
 
-    fn found(self) -> Found<B> {
-        if self.record.header().slice != SliceId::Head {
-            return Found::Hit(Object::whole(self.record, self.tier));
-        }
-        LargeLookup::of(self).map_or(Found::Miss, Found::Large)
+    /// Whether it is of all slices of a large object, and not of one record.
+    pub fn is_large(&self) -> bool {
+        matches!(self.0, Next::Slices(..))
     }
 }
 
-/// What one part of an object was found as.
-pub(crate) enum Part<B> {
-    Hit(Seen<B>),
-    Miss,
-    Flash(FlashLookup),
+impl<B: Buffer> Lookup<B> {
+    /// What a record is that was found.
+    fn of(record: Record<B>, tier: Tier, place: Place) -> Self {
+        let mut object = Object::whole(record, tier, place);
+        if !object.is_sliced() {
+            return Lookup::Known(Some(object));
+        }
+        let large = Manifest::decode(&object.head)
+            .and_then(|manifest| Some((manifest, usize::try_from(manifest.value_len).ok()?)));
+        let Some((manifest, value_len)) = large else {
+            return Lookup::Known(None);
+        };
+        object.value_len = value_len;
+        // Reading the slices takes a while, and so may waiting for the memory to do that: nothing of DRAM is pinned meanwhile.
+        object.detach();
+        Lookup::Read(Fetch(Next::Slices(object, manifest)))
+    }
+
+    /// What a large object is made of; `None` where none was found, or it is not known yet.
+    pub(crate) fn manifest(&self) -> Option<Manifest> {
+        match self {
+            Lookup::Read(Fetch(Next::Slices(_, manifest))) => Some(*manifest),
+            _ => None,
+        }
+    }
 }
 
-impl<B: Buffer> From<Part<B>> for Lookup<B> {
-    fn from(part: Part<B>) -> Self {
-        match part {
-            Part::Hit(seen) => match seen.found() {
-                Found::Hit(object) => Lookup::Hit(object),
-                Found::Large(large) => Lookup::Large(large),
-                Found::Miss => Lookup::Miss,
-            },
-            Part::Miss => Lookup::Miss,
-            Part::Flash(flash) => Lookup::Flash(flash),
-        }
+/// Who lends memory for what is read. A request holds one permit at a time: it gives that back before it asks for another.
+pub trait Permits {
+    /// Leave to hold so many bytes until it is dropped.
+    type Permit;
+    /// Why there will be none.
+    type Refusal;
+
+    /// Waits until so many bytes may be held.
+    fn take(&mut self, bytes: usize) -> impl Future<Output = Result<Self::Permit, Self::Refusal>>;
+}
+
+/// Lends whatever is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unlimited;
+
+impl Permits for Unlimited {
+    type Permit = ();
+    type Refusal = Infallible;
+
+    async fn take(&mut self, _bytes: usize) -> Result<(), Infallible> {
+        Ok(())
     }
 }
 
@@ -128,14 +153,14 @@ impl<B: Buffer> From<Part<B>> for Lookup<B> {
 pub(crate) enum Place {
     /// Nowhere.
     Absent {
-        /// On flash there was this, in this life of its block, which reading showed to be another key's, or nothing.
+        /// On flash there was this, in this generation of its block, which reading showed to be another key's, or nothing.
         before: Option<(Location, u64)>,
         /// Whether the index could not tell without reading that there is no other mapping.
         was_unknown: bool,
     },
     /// In the DRAM tier, with this version.
     Dram(u64),
-    /// On flash or in a block buffer, in this life of the block.
+    /// On flash or in a block buffer, in this generation of the block.
     Flash(Location, u64),
 }
 
@@ -165,48 +190,59 @@ impl Reads {
 }
 
 impl<D: Device + Clone> ObjectCache<D> {
-    /// Looks a key up without I/O. A hit counts for eviction.
-    pub fn lookup(&self, cx: &Cx<D>, key: &[u8]) -> Lookup<D::Buf> {
+    /// Looks a key up without I/O. Nothing has the empty key.
+    pub fn lookup<'a>(&self, cx: &Cx<D>, key: impl Into<PartId<'a>>, access: Access) -> Lookup<D::Buf> {
+        let part = key.into();
+        if part.key.is_empty() {
+            return Lookup::Known(None);
+        }
         self.flush_if_due(cx);
-        let found = self.inner.part(cx, &PartId::object(key), true, None);
+        let found = self.inner.find(cx, &part, access, None);
         self.kick(cx);
-        found.into()
+        found
     }
 
-    /// As [`ObjectCache::lookup`], but a hit does not count, and what is read from flash stays there. What a large object is made of
-    /// counts all the same.
-    pub fn peek(&self, cx: &Cx<D>, key: &[u8]) -> Lookup<D::Buf> {
-        self.flush_if_due(cx);
-        let found = self.inner.part(cx, &PartId::object(key), false, None);
-        self.kick(cx);
-        match found {
-            Part::Flash(flash) => Lookup::Flash(FlashLookup {
-                counts: false,
-                ..flash
-            }),
-            found => found.into(),
+    /// Makes all reads that lead to an object, each under a permit; with the last, for as long as the object is kept.
+    ///
+    /// # Errors
+    /// What `permits` say.
+    pub async fn read<P: Permits>(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        fetch: Fetch<D::Buf>,
+        access: Access,
+        permits: &mut P,
+    ) -> Result<(Option<Object<D::Buf>>, Option<P::Permit>), P::Refusal> {
+        let (mut found, mut permit) = (Lookup::Read(fetch), None);
+        loop {
+            match found {
+                Lookup::Known(object) => return Ok((object, permit)),
+                Lookup::Read(fetch) => {
+                    drop(permit.take());
+                    permit = Some(permits.take(fetch.bytes()).await?);
+                    found = match fetch.0 {
+                        Next::Part(_) => self.fetch(cx, key, fetch, access).await,
+                        // In memory of its own: most reads do without.
+                        Next::Slices(head, manifest) => {
+                            Lookup::Known(Box::pin(self.large(cx, key).gather(head, manifest)).await)
+                        }
+                    };
+                }
+            }
         }
     }
 
-    /// Reads what [`ObjectCache::lookup`] found may be on flash: one device read, unless its block was reclaimed meanwhile.
-    /// The object goes to the DRAM tier, unless [`ObjectCache::peek`] asked.
-    pub async fn finish(&self, cx: &Cx<D>, key: &[u8], flash: FlashLookup) -> Found<D::Buf> {
-        let seen = self.fetch_from(cx, &PartId::object(key), flash).await;
-        seen.map_or(Found::Miss, Seen::found)
-    }
-
-    /// Gets an object from whichever tier has it.
+    /// Gets an object from whichever tier has it, whatever memory that takes.
     pub async fn get(&self, cx: &Cx<D>, key: &[u8]) -> Option<Object<D::Buf>> {
-        let found = match self.lookup(cx, key) {
-            Lookup::Hit(object) => Found::Hit(object),
-            Lookup::Miss => Found::Miss,
-            Lookup::Large(large) => Found::Large(large),
-            Lookup::Flash(flash) => self.finish(cx, key, flash).await,
-        };
-        match found {
-            Found::Hit(object) => Some(object),
-            Found::Miss => None,
-            Found::Large(large) => self.read_large(cx, key, large).await,
+        match self.lookup(cx, key, Access::Count) {
+            Lookup::Known(object) => object,
+            Lookup::Read(fetch) => {
+                let mut unlimited = Unlimited;
+                let read = self.read(cx, key, fetch, Access::Count, &mut unlimited);
+                let Ok((object, _)) = read.await;
+                object
+            }
         }
     }
 
@@ -222,146 +258,133 @@ impl<D: Device + Clone> ObjectCache<D> {
     ) -> Result<(Option<Object<D::Buf>>, Place), u64> {
         self.flush_if_due(cx);
         // What flash has under these hash bits before looking: if the key turns out to be absent, this was a stranger's.
-        let part = PartId::object(key);
-        let hash = self.inner.hasher.hash(&part);
-        let (before, was_unknown) = {
-            let shard = self.inner.lock(hash);
-            (
-                self.inner.place_on_flash(&shard, hash),
-                shard.flash.find(hash) == Known::Unknown,
-            )
-        };
-        let found = self.inner.part(cx, &part, true, None);
-        self.kick(cx);
-        let seen = match found {
-            Part::Hit(seen) => Some(seen),
-            Part::Miss => None,
-            Part::Flash(flash) => {
-                reads.check(flash.len().into())?;
-                self.fetch_from(cx, &part, flash).await
+        let hash = self.inner.hasher.hash(&PartId::object(key));
+        let known = self.inner.lock(hash).flash.find(hash);
+        let (before, was_unknown) = (self.inner.place_of(known), known == Known::Unknown);
+        let mut found = self.lookup(cx, key, Access::Count);
+        if let Lookup::Read(Fetch(Next::Part(at))) = &found {
+            reads.check(at.bytes().into())?;
+        }
+        found = self.fetch_unless_known(cx, key, found).await;
+        let object = match found {
+            Lookup::Known(object) => object,
+            Lookup::Read(Fetch(Next::Part(_))) => None,
+            Lookup::Read(Fetch(Next::Slices(head, _))) if !reads.value => Some(head),
+            Lookup::Read(Fetch(Next::Slices(head, manifest))) => {
+                reads.check(manifest.value_len)?;
+                self.large(cx, key).gather(head, manifest).await
             }
         };
-        let place = seen.as_ref().map(|seen| seen.place);
-        let object = match seen.map_or(Found::Miss, Seen::found) {
-            Found::Hit(object) => {
-                if reads.value {
-                    reads.check(object.value_len() as u64)?;
-                }
-                Some(object).zip(place)
-            }
-            Found::Large(large) if reads.value => {
-                reads.check(large.value_len())?;
-                self.large(cx, key).gather(large).await
-            }
-            Found::Large(large) => large.without_value(),
-            Found::Miss => None,
+        if let Some(object) = object.as_ref().filter(|_| reads.value) {
+            reads.check(object.value_len() as u64)?;
+        }
+        let place = match &object {
+            Some(object) => object.place,
+            None => Place::Absent { before, was_unknown },
         };
-        Ok(match object {
-            Some((object, place)) => (Some(object), place),
-            None => (None, Place::Absent { before, was_unknown }),
-        })
+        Ok((object, place))
     }
 
-    /// Gets one part of an object from whichever tier has it.
-    pub(crate) async fn fetch(&self, cx: &Cx<D>, part: &PartId<'_>) -> Option<Seen<D::Buf>> {
-        let found = self.inner.part(cx, part, true, None);
-        self.kick(cx);
+    /// Reads the record that a lookup found may be on flash, where it did; a hit counts.
+    pub(crate) async fn fetch_unless_known<'a>(
+        &self,
+        cx: &Cx<D>,
+        key: impl Into<PartId<'a>>,
+        found: Lookup<D::Buf>,
+    ) -> Lookup<D::Buf> {
         match found {
-            Part::Hit(seen) => Some(seen),
-            Part::Miss => None,
-            Part::Flash(flash) => self.fetch_from(cx, part, flash).await,
+            Lookup::Read(fetch) => self.fetch(cx, key, fetch, Access::Count).await,
+            found => found,
         }
     }
 
-    /// Reads a part that may be on flash: the pages that have its mapping, where DRAM does not know it, then the record. Where the mapping
-    /// changes meanwhile the part is looked up again, a few times; then it is a miss.
-    pub(crate) async fn fetch_from(
+    /// Reads the record that a lookup found may be on flash, with one device read unless its block was reclaimed meanwhile: first the
+    /// pages that have its mapping, where DRAM does not know it. Where the mapping changes meanwhile the key is looked up again, a few
+    /// times; then it is a miss. The caller has memory for it ([`Fetch::bytes`]). Slices are left to [`ObjectCache::read`].
+    pub async fn fetch<'a>(
         &self,
         cx: &Cx<D>,
-        part: &PartId<'_>,
-        mut flash: FlashLookup,
-    ) -> Option<Seen<D::Buf>> {
+        key: impl Into<PartId<'a>>,
+        fetch: Fetch<D::Buf>,
+        access: Access,
+    ) -> Lookup<D::Buf> {
+        let Fetch(Next::Part(mut at)) = fetch else {
+            return Lookup::Read(fetch);
+        };
+        let part = &key.into();
         let inner = &*self.inner;
-        let counts = flash.counts;
         // Reads that had to wait for the one before.
         let mut rounds = 0;
         let (mut moves_left, mut lookups_left) = (MOVES_MAX, LOOKUPS_MAX);
-        let seen = loop {
+        let found = loop {
             rounds += 1;
-            let place = match flash.at {
+            let place = match at {
                 At::Record(place) => place,
                 At::Mapping(plan) => {
                     match self.read_mapping(cx, part, &plan).await {
-                        Part::Hit(seen) => break Some(seen),
-                        Part::Miss => break None,
-                        Part::Flash(found) => flash = found,
+                        Lookup::Read(Fetch(Next::Part(next))) => at = next,
+                        found => break found,
                     }
-                    if let At::Mapping(_) = flash.at {
+                    if let At::Mapping(_) = at {
                         // Pages have moved: once more from the start.
                         if moves_left == 0 {
-                            break None;
+                            break Lookup::Known(None);
                         }
                         moves_left -= 1;
                     }
                     continue;
                 }
             };
-            let read = inner
-                .store()
-                .read_device(&cx.device, place.location, place.sequence);
-            match read.await {
+            let RecordPlace {
+                hash,
+                location,
+                sequence,
+            } = place;
+            let gone = match inner.store().read_device(&cx.device, location, sequence).await {
                 Ok(record) if !part.is(&record) => {
                     inner.store().count_key_mismatch();
-                    break None;
+                    break Lookup::Known(None);
                 }
-                Ok(record) if cx.is_past(record.header().expiry) => {
-                    inner.drop_logged(cx, place.hash, place.location, Gone::Expired);
-                    break None;
-                }
+                Ok(record) if cx.is_past(record.header().expiry) => Some(Gone::Expired),
                 Ok(record) => {
-                    let place = match counts {
-                        true => self.promote(cx, place, &record),
-                        false => Place::Flash(place.location, place.sequence),
+                    let place = match access {
+                        Access::Count => self.promote(cx, part, place, &record),
+                        Access::Peek => Place::Flash(location, sequence),
                     };
-                    break Some(Seen {
-                        record,
-                        tier: Tier::Flash,
-                        place,
-                    });
+                    break Lookup::of(record, Tier::Flash, place);
                 }
-                Err(ReadFault::Reclaimed) => {}
+                Err(ReadFault::Reclaimed) => None,
                 // Bytes that make no sense where nothing is mapped any more say nothing.
-                Err(_) if !inner.is_current(place) => {}
-                Err(ReadFault::Corrupt) => {
-                    inner.drop_logged(cx, place.hash, place.location, Gone::Corrupt);
-                    break None;
-                }
+                Err(_) if !inner.is_current(place) => None,
+                Err(ReadFault::Corrupt) => Some(Gone::Corrupt),
                 Err(ReadFault::Device(error)) => {
                     tracing::debug!("reading an object: {error}");
-                    inner.drop_logged(cx, place.hash, place.location, Gone::Lost);
-                    break None;
+                    Some(Gone::Lost)
                 }
+            };
+            if let Some(why) = gone {
+                inner.drop_logged(cx, hash, location, why);
+                break Lookup::Known(None);
             }
             // The device may be out by this: that is to be remembered even if nothing else comes.
             self.kick(cx);
             lookups_left -= 1;
             if lookups_left == 0 {
-                break None;
+                break Lookup::Known(None);
             }
-            match inner.part(cx, part, false, None) {
-                Part::Hit(seen) => break Some(seen),
-                Part::Miss => break None,
-                Part::Flash(again) => flash = again,
+            match inner.find(cx, part, Access::Peek, None) {
+                Lookup::Read(Fetch(Next::Part(again))) => at = again,
+                found => break found,
             }
         };
         inner.rounds[rounds.min(ROUNDS - 1)].fetch_add(1, Ordering::Relaxed);
         // It counted, or is gone, or the device is out.
         self.kick(cx);
-        seen
+        found
     }
 
     /// Reads pages of mappings, and finds the part in what they say.
-    async fn read_mapping(&self, cx: &Cx<D>, part: &PartId<'_>, plan: &Plan) -> Part<D::Buf> {
+    async fn read_mapping(&self, cx: &Cx<D>, part: &PartId<'_>, plan: &Plan) -> Lookup<D::Buf> {
         let inner = &*self.inner;
         let pages = match inner.store().mapping_pages() {
             Some(pages) => pages.read(&cx.device, plan.pages()).await,
@@ -369,7 +392,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         };
         // Tier 1 learns what was read, and may grow. Sets see to that else, and there may be none.
         inner.make_room(0);
-        let found = inner.part(cx, part, false, Some((plan, &pages)));
+        let found = inner.find(cx, part, Access::Peek, Some((plan, &pages)));
         // What tier 1 has let go for this may have filled a chunk.
         self.kick(cx);
         found
@@ -377,97 +400,84 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// Puts what was read from flash into the DRAM tier, if it is still the live copy and DRAM has none. Never written to
     /// flash again.
-    fn promote(&self, cx: &Cx<D>, flash: RecordPlace, record: &Record<D::Buf>) -> Place {
+    fn promote(&self, cx: &Cx<D>, part: &PartId<'_>, flash: RecordPlace, record: &Record<D::Buf>) -> Place {
         let inner = &*self.inner;
-        let place = Place::Flash(flash.location, flash.sequence);
-        inner.note_flash_hit(flash.hash, &record.parts());
+        let RecordPlace {
+            hash,
+            location,
+            sequence,
+        } = flash;
+        let (place, order) = (Place::Flash(location, sequence), &inner.store().order);
+        let mut parts = record.parts();
+        if let Some(gate) = &inner.gate {
+            gate.note_flash_hit(hash, &parts);
+        }
         let has_dram = inner.tier.segments() > 0;
         if has_dram {
             self.make_room(cx);
-        } else if !inner.ranks_hits() {
+        } else if !order.wants_hits() {
             return place;
         }
-        let mut shard = inner.lock(flash.hash);
-        if !shard.flash.is_live(flash.hash, flash.location)
-            || inner.store().order.sequence_at(flash.location) != flash.sequence
-        {
+        let mut shard = inner.lock(hash);
+        let note = |mapping| order.hit(hash, mapping, || inner.object_bytes(&parts));
+        let is_live = order.sequence_at(location) == sequence && shard.flash.hit(hash, location, note);
+        if !is_live || !has_dram {
             return place;
         }
-        if inner.ranks_hits() {
-            inner.count_hit(&mut shard, flash.hash, inner.object_bytes(&record.parts()));
-        }
-        if !has_dram {
-            return place;
-        }
-        let mut parts = record.parts();
         parts.marks |= Meta::USED;
-        let part = PartId::of(&parts);
-        if shard
-            .dram
-            .find(&inner.tier, flash.hash, |found| part.is(found))
-            .is_some()
-        {
-            return place;
-        }
-        let home = inner.home(flash.location);
-        let queue = inner.queue_for(flash.hash);
-        let Some(reserved) = inner.tier.write(queue, &parts, home) else {
-            return place;
-        };
-        match shard.dram.insert(flash.hash, reserved.address) {
-            Ok(()) => Place::Dram(parts.version),
-            Err(_) => place,
+        let (is_same, home) = (|item: &Record<D::Buf>| part.is(item), inner.home(location));
+        match inner.tier.promote(&mut shard.dram, hash, &parts, home, is_same) {
+            true => Place::Dram(parts.version),
+            false => place,
         }
     }
 }
 
 impl<B: Buffer> Inner<B> {
-    /// Where flash has a mapping under a hash, and in which life of its block.
-    pub(crate) fn place_on_flash(&self, shard: &Shard, hash: KeyHash) -> Option<(Location, u64)> {
-        let location = shard.flash.get(hash)?;
+    /// Where flash has what is known of a hash, and in which generation of its block. Called under the shard's lock.
+    pub(crate) fn place_of(&self, known: Known) -> Option<(Location, u64)> {
+        let location = known.live()?.location;
         Some((location, self.store().order.sequence_at(location)))
     }
 
     /// Finds one part of an object without I/O: in the DRAM tier, else where the index says, which is asked what `pages` of a plan say
     /// where they were read. What that may make due is to be kicked.
-    pub(crate) fn part<D: Device<Buf = B>>(
+    pub(crate) fn find<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
         part: &PartId<'_>,
-        count: bool,
+        access: Access,
         pages: Option<(&Plan, &[Option<MappingBytes<B>>])>,
-    ) -> Part<B> {
+    ) -> Lookup<B> {
         let hash = self.hasher.hash(part);
         let mut shard = self.lock(hash);
         if let Some(found) = shard.dram.find(&self.tier, hash, |record| part.is(record)) {
             if cx.is_past(found.record.header().expiry) {
                 self.expire_locked(cx, &mut shard, hash, &found.record, found.home, found.address);
-                return Part::Miss;
+                return Lookup::Known(None);
             }
-            if count && found.frequency < pumice_tier::FREQUENCY_MAX {
+            if access == Access::Count && found.frequency < pumice_tier::FREQUENCY_MAX {
                 shard.dram.hit(hash, found.address);
             }
-            let version = found.record.header().version;
+            drop(shard);
             let used = if found.frequency > 0 { Meta::USED } else { 0 };
-            return Part::Hit(Seen {
-                record: found.record.marked(used),
-                tier: Tier::Dram,
-                place: Place::Dram(version),
-            });
+            let place = Place::Dram(found.record.header().version);
+            return Lookup::of(found.record.marked(used), Tier::Dram, place);
         }
-        let known = match pages {
-            None => shard.flash.lookup(hash),
-            Some((plan, pages)) => {
-                let payloads = pages.iter().map(|page| page.as_ref()?.payload());
-                shard.flash.resolve(hash, plan, payloads)
-            }
+        let known = if let Some((plan, pages)) = pages
+            && let Some(index) = shard.flash.cascade()
+        {
+            let payloads = pages.iter().map(|page| page.as_ref()?.payload());
+            index.resolve(hash, plan, payloads)
+        } else {
+            shard.flash.lookup(hash)
         };
         let at = match known {
-            IndexLookup::Miss => return Part::Miss,
+            IndexLookup::Miss => return Lookup::Known(None),
             IndexLookup::Read(plan) => At::Mapping(plan),
             IndexLookup::Hit(Mapping { location, .. }) => match self.store().source(location) {
                 Source::Memory(block) => {
-                    return self.part_in_buffer(cx, &mut shard, part, (hash, location), &block, count);
+                    return self.find_in_buffer(cx, shard, part, (hash, location), &block, access);
                 }
                 Source::Device { sequence } => At::Record(RecordPlace {
                     hash,
@@ -476,7 +486,7 @@ impl<B: Buffer> Inner<B> {
                 }),
             },
         };
-        Part::Flash(FlashLookup { at, counts: true })
+        Lookup::Read(Fetch(Next::Part(at)))
     }
 
     /// Whether it is certain, without I/O, that a part is in neither tier. Leaves no trace.
@@ -484,43 +494,44 @@ impl<B: Buffer> Inner<B> {
         let hash = self.hasher.hash(part);
         let shard = self.lock(hash);
         let dram = shard.dram.find(&self.tier, hash, |record| part.is(record));
-        dram.is_none() && matches!(shard.flash.peek(hash), IndexLookup::Miss)
+        dram.is_none() && shard.flash.find(hash) == Known::Dead
     }
 
     /// Finds one part in the buffer of a block that is not written yet, under the shard's lock.
-    fn part_in_buffer<D: Device<Buf = B>>(
+    fn find_in_buffer<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
-        shard: &mut Shard,
+        mut shard: MutexGuard<'_, Shard>,
         part: &PartId<'_>,
         (hash, location): (KeyHash, Location),
         block: &OpenBlock<B>,
-        count: bool,
-    ) -> Part<B> {
+        access: Access,
+    ) -> Lookup<B> {
         let Some(record) = self.store().read_memory(block, location) else {
-            return Part::Miss;
+            return Lookup::Known(None);
         };
         if !part.is(&record) {
             self.store().count_key_mismatch();
-            return Part::Miss;
+            return Lookup::Known(None);
         }
         if cx.is_past(record.header().expiry) {
-            self.invalidate_locked(cx, shard, hash, location);
+            self.invalidate_locked(cx, &mut shard, hash, location);
             self.books.expired.add(u64::from(location.len));
-            return Part::Miss;
+            return Lookup::Known(None);
         }
         let place = Place::Flash(location, self.store().order.sequence_at(location));
-        if count {
-            self.note_flash_hit(hash, &record.parts());
-            if self.ranks_hits() {
-                self.count_hit(shard, hash, self.object_bytes(&record.parts()));
+        if access == Access::Count {
+            let parts = record.parts();
+            if let Some(gate) = &self.gate {
+                gate.note_flash_hit(hash, &parts);
             }
+            let bytes = || self.object_bytes(&parts);
+            (shard.flash).hit(hash, location, |mapping| {
+                self.store().order.hit(hash, mapping, bytes)
+            });
         }
-        Part::Hit(Seen {
-            record,
-            tier: Tier::Dram,
-            place,
-        })
+        drop(shard);
+        Lookup::of(record, Tier::Dram, place)
     }
 
     /// Removes an expired item from both tiers. What flash held is logged: after a crash the clock may show an earlier time,
@@ -536,7 +547,7 @@ impl<B: Buffer> Inner<B> {
     ) {
         shard.dram.remove(hash, address);
         // What is mapped elsewhere is another key's.
-        if self.is_home(shard, hash, home) || shard.flash.get(hash).is_none() {
+        if self.is_home(shard, hash, home) || shard.flash.find(hash).live().is_none() {
             self.void_mapped(cx, shard, hash);
         }
         self.books.expired.add(self.store().padded_len(&record.parts()));
@@ -545,7 +556,7 @@ impl<B: Buffer> Inner<B> {
     /// Whether a lookup's mapping still stands, in the same life of its block.
     fn is_current(&self, flash: RecordPlace) -> bool {
         let shard = self.lock(flash.hash);
-        shard.flash.is_live(flash.hash, flash.location)
+        shard.flash.known(flash.hash, flash.location).live().is_some()
             && self.store().order.sequence_at(flash.location) == flash.sequence
     }
 
@@ -553,7 +564,7 @@ impl<B: Buffer> Inner<B> {
     /// that was given up must not come back.
     fn drop_logged<D: Device<Buf = B>>(&self, cx: &Cx<D>, hash: KeyHash, location: Location, why: Gone) {
         let mut shard = self.lock(hash);
-        if !shard.flash.is_live(hash, location) {
+        if shard.flash.known(hash, location).live().is_none() {
             return;
         }
         let home = self.home(location);
@@ -571,7 +582,7 @@ impl<B: Buffer> Inner<B> {
         hash: KeyHash,
         location: Location,
     ) {
-        if shard.flash.is_live(hash, location) {
+        if shard.flash.known(hash, location).live().is_some() {
             self.void_mapped(cx, shard, hash);
         }
     }
@@ -581,30 +592,6 @@ impl<B: Buffer> Inner<B> {
         let version = self.store().next_version();
         let superseded = shard.flash.supersede(hash, None);
         self.store().invalidate(&cx.device, hash, &superseded, version);
-    }
-
-    /// Whether the flash layout wants to know of hits.
-    fn ranks_hits(&self) -> bool {
-        self.store().order.wants_hits()
-    }
-
-    /// Tells the flash layout that an object of this size was used, or a part of one.
-    pub(crate) fn count_hit(&self, shard: &mut Shard, hash: KeyHash, object_bytes: u64) {
-        if let Some(mapping) = shard.flash.mapping(hash) {
-            let note = self.store().order.hit(hash, mapping, object_bytes);
-            if note != mapping.note {
-                shard.flash.set_note(hash, mapping.location, note);
-            }
-        }
-    }
-
-    /// New items start in the small queue, those that were there lately in the main queue.
-    pub(crate) fn queue_for(&self, hash: KeyHash) -> Queue {
-        if self.ghost.lock().remove(hash) {
-            Queue::Main
-        } else {
-            Queue::Small
-        }
     }
 }
 

@@ -17,7 +17,8 @@ const HOME_UNITS: u64 = (1 << 40) - 1;
 
 impl<B: Buffer> Inner<B> {
     pub(crate) fn lock(&self, hash: KeyHash) -> MutexGuard<'_, Shard> {
-        self.shards[self.shape.shard_of(hash)].0.lock()
+        // There are sixteen shards at least.
+        self.shards[(hash >> self.shard_shift) as usize].0.lock()
     }
 
     /// Where a copy on flash is, in a form that fits an item's header in DRAM: address in units, and the low bits of its
@@ -88,7 +89,10 @@ impl<B: Buffer> Mappings for Inner<B> {
         let mut shard = self.lock(hash);
         let home = self.home(location);
         let gone = match why {
-            Gone::Corrupt => shard.flash.remove_at(hash, location),
+            Gone::Corrupt => match shard.flash.known(hash, location) {
+                Known::Live(_) => shard.flash.remove(hash),
+                Known::Dead | Known::Unknown => None,
+            },
             Gone::Evicted | Gone::Expired | Gone::Lost => {
                 let copy = self.store().order.stored_copy(own);
                 shard.flash.reclaim(hash, &copy)
@@ -247,7 +251,8 @@ mod tests {
             let evict = |key: &[u8]| rig.evict(key, store.next_version());
             let hash = rig.hash(b"key");
             assert!(evict(b"key"));
-            let location = inner.lock(hash).flash.get(hash).expect("just mapped");
+            let mapping = inner.lock(hash).flash.find(hash).live();
+            let location = mapping.expect("just mapped").location;
             rig.write_open_blocks();
             // Others of its shard, until its mapping goes to flash; then until DRAM takes no more.
             let others = (0u32..).map(|n| n.to_le_bytes());
@@ -292,8 +297,8 @@ mod tests {
                 books.evicted.0 - before.evicted.0,
                 books.evicted.1 - before.evicted.1,
             );
-            let mapped = inner.lock(hash).flash.get(hash);
-            assert!(mapped.is_some_and(|mapped| mapped != location));
+            let mapped = inner.lock(hash).flash.find(hash).live();
+            assert!(mapped.is_some_and(|mapped| mapped.location != location));
             assert_eq!(evicted, (0, 0));
             assert_eq!(rig.get(b"key"), Some(VALUE.to_vec()));
         }
@@ -315,9 +320,9 @@ mod tests {
         let places: Vec<_> = (keys.take(2_000))
             .filter_map(|key| {
                 assert!(rig.evict(&key, store.next_version()));
-                let location = inner.lock(rig.hash(&key)).flash.get(rig.hash(&key));
+                let mapping = inner.lock(rig.hash(&key)).flash.find(rig.hash(&key)).live();
                 rig.settle();
-                Some((key, location?))
+                Some((key, mapping?.location))
             })
             .collect();
         let _taken: Vec<_> = std::iter::from_fn(|| inner.pages.take()).collect();
@@ -350,7 +355,7 @@ mod tests {
         });
         let (order, hash) = (&rig.cache.inner.store().order, rig.hash(b"key"));
         rig.set(b"key", VALUE, 0);
-        let mapping = rig.cache.inner.lock(hash).flash.mapping(hash).unwrap();
+        let mapping = rig.cache.inner.lock(hash).flash.find(hash).live().unwrap();
         let sequence = order.sequence_at(mapping.location);
         let note = |sequence| {
             let bytes = order.note_superseded(mapping, sequence);

@@ -1,7 +1,7 @@
 //! Figures of a running cache.
 
 use crate::books::{BooksFault, BooksSnapshot};
-use crate::cache::{ObjectCache, ROUNDS};
+use crate::cache::{LockedShard, ObjectCache, ROUNDS};
 use pumice_admit::AdmissionFigures;
 use pumice_blocks::BlockCounts;
 use pumice_device::Device;
@@ -115,14 +115,16 @@ impl<D: Device> ObjectCache<D> {
                 stats.cascade += cascade.counts();
             }
             stats.dram_items += shard.dram.len() as u64;
-            stats.flash_items += shard.flash.len() as u64;
-            stats.index_dram_bytes += shard.flash.dram_bytes() as u64;
+            let index = shard.flash.size();
+            stats.flash_items += index.mappings as u64;
+            stats.index_dram_bytes += index.dram_bytes as u64;
             stats.dram_table_bytes += shard.dram.dram_bytes() as u64;
         }
         let store = inner.store();
         stats.mapping_flash_bytes = store.mapping_pages().map_or(0, |pages| pages.flash_bytes());
-        let history_bytes = (inner.shards.first()).map_or(0, |shard| shard.0.lock().flash.history_bytes());
-        stats.mapping_dram = store.mapping_dram_bytes(history_bytes as u64);
+        let history_bytes = |shard: &LockedShard| Some(shard.0.lock().flash.cascade()?.history_bytes());
+        let history_bytes = inner.shards.first().and_then(history_bytes);
+        stats.mapping_dram = store.mapping_dram_bytes(history_bytes.unwrap_or(0) as u64);
         stats.index_dram_bytes += store.order.dram_bytes() + stats.mapping_dram.all();
         (stats.resident_entries, stats.resident_bytes) = stats.books.resident();
         stats.expired_unasked = inner.expired_unasked.load(Ordering::Relaxed);
@@ -131,7 +133,7 @@ impl<D: Device> ObjectCache<D> {
         stats.blocks = store.totals.snapshot();
         stats.dram_segment_bytes = inner.tier.budget_bytes();
         stats.dram_used_bytes = inner.tier.used_bytes();
-        stats.ghost_bytes = inner.ghost.lock().dram_bytes() as u64;
+        stats.ghost_bytes = inner.tier.ghost_bytes();
         stats.block_buffer_bytes = store.buffer_bytes();
         stats.flash_capacity_bytes = store.geometry.capacity;
         stats.block_bytes = store.geometry.block_bytes;

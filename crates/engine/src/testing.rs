@@ -101,7 +101,7 @@ impl<D: Device + Clone> Rig<D> {
     pub(crate) fn evict(&self, key: &[u8], version: u64) -> bool {
         let (inner, hash) = (&self.cache.inner, self.hash(key));
         let mut shard = inner.lock(hash);
-        shard.flash.get(hash).is_some()
+        shard.flash.find(hash).live().is_some()
             || inner.append_from_dram(&self.cx, &mut shard, hash, &small(key, version), false) != 0
     }
 

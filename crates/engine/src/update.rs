@@ -276,7 +276,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             return None;
         }
         // What is mapped in its place may be another key's that has hidden this one's. It goes, too: nothing would hide it then.
-        if shard.flash.may_be_more(hash) {
+        if shard.may_be_more(hash) {
             let version = inner.store().next_version();
             for bytes in inner.clear_part(cx, &mut shard, hash, &PartId::object(key), version) {
                 inner.books.evicted.add(bytes);
@@ -302,14 +302,15 @@ impl<D: Device + Clone> ObjectCache<D> {
         let inner = &*self.inner;
         let part = PartId::object(key);
         let dram = shard.dram.find(&inner.tier, hash, |record| part.is(record));
-        let flash = inner.place_on_flash(shard, hash);
+        let known = shard.flash.find(hash);
+        let flash = inner.place_of(known);
         match place {
             // A mapping may be there still: the stranger's that was there before. One that has left DRAM since it was made is not seen,
             // but then a filter tells of it.
             Place::Absent { before, was_unknown } => {
                 dram.is_none()
                     && (flash.is_none() || flash == before)
-                    && (was_unknown || shard.flash.find(hash) != Known::Unknown)
+                    && (was_unknown || known != Known::Unknown)
             }
             Place::Dram(version) => match dram {
                 Some(found) => found.record.header().version == version,

@@ -24,10 +24,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         if self.inner.is_large(key, value.len()) {
             return self.large(cx, key).set_now(value, meta);
         }
-        // The checksum below takes as long as memory does.
-        self.inner
-            .prefetch_both(self.inner.hasher.hash(&PartId::object(key)));
-        self.publish(cx, whole_parts(key, value, meta))
+        self.publish_part(cx, &PartId::object(key), || whole_parts(key, value, meta))
     }
 
     /// As [`ObjectCache::set`], but a large object waits for block buffers instead of losing slices.
@@ -62,10 +59,23 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// Stores one record in both tiers, in place of whatever is there.
     pub(crate) fn publish(&self, cx: &Cx<D>, parts: RecordParts<'_>) -> Result<u64, RejectReason> {
+        self.publish_part(cx, &PartId::of(&parts), || parts)
+    }
+
+    /// Stores the record that `parts` makes of a part, as [`ObjectCache::publish`] does.
+    fn publish_part<'a>(
+        &self,
+        cx: &Cx<D>,
+        part: &PartId<'_>,
+        parts: impl FnOnce() -> RecordParts<'a>,
+    ) -> Result<u64, RejectReason> {
         self.make_room(cx);
-        let hash = self.inner.hasher.hash(&PartId::of(&parts));
+        let hash = self.inner.hasher.hash(part);
         let stored = {
             let mut shard = self.inner.lock(hash);
+            shard.prefetch(hash);
+            // The checksum of a value takes as long as memory does.
+            let parts = parts();
             self.inner.publish_locked(cx, &mut shard, hash, parts, false)
         };
         self.kick(cx);
@@ -95,13 +105,6 @@ struct Voided {
 }
 
 impl<B: Buffer> Inner<B> {
-    /// Asks for the memory that a question about `hash` will need.
-    fn prefetch_both(&self, hash: KeyHash) {
-        let shard = self.lock(hash);
-        shard.flash.prefetch(hash);
-        shard.dram.prefetch(hash);
-    }
-
     /// An object that came and was refused: in one step for whoever compares the books.
     pub(crate) fn count_refused(&self, hash: KeyHash, bytes: u64) {
         let _shard = self.lock(hash);
@@ -185,7 +188,7 @@ impl<B: Buffer> Inner<B> {
         let flash_home = flash.map(|mapping| (mapping, self.home(mapping.location)));
         self.store().log_void(&cx.device, hash, superseded, below);
         if superseded.may_be_more && below < version {
-            shard.flash.note_unlogged(hash);
+            shard.note_unlogged(hash);
         }
         if let Some((mapping, home)) = flash_home {
             // A stranger's copy in DRAM outlives its copy on flash, and still counts.
@@ -236,7 +239,7 @@ impl<B: Buffer> Inner<B> {
         let (mut home, mut rank) = (0, None);
         let queue = match self.tier.segments() {
             0 => Queue::Small,
-            _ => self.queue_for(hash),
+            _ => self.tier.queue_for(hash),
         };
         let known = Before {
             is_on_flash: superseded.known.is_some(),
@@ -335,9 +338,9 @@ impl<B: Buffer> Inner<B> {
         parts: &RecordParts<'_>,
         was_hit: bool,
     ) -> u64 {
-        if shard.flash.may_be_more(hash) {
+        if shard.may_be_more(hash) {
             // A record would void this copy too.
-            shard.flash.note_unlogged(hash);
+            shard.note_unlogged(hash);
         }
         let arrival = if was_hit { Arrival::Asked } else { Arrival::New };
         let rank = self.store().order.rank(arrival, self.object_bytes(parts));
@@ -448,10 +451,10 @@ mod tests {
             assert_eq!(find(own), Known::Unknown, "its mapping is on flash");
             assert!(rig.evict(&stranger, former));
             let place = rig.hash(&stranger);
-            let mapping = inner.lock(place).flash.mapping(place).expect("just mapped");
+            let mapping = inner.lock(place).flash.find(place).live().expect("just mapped");
             assert!(inner.drop_copy(place, mapping, Gone::Evicted));
             assert_eq!(find(own), Known::Dead, "nothing leads to it");
-            let may_have = |key: &[u8]| inner.lock(rig.hash(key)).flash.may_be_more(rig.hash(key));
+            let may_have = |key: &[u8]| inner.lock(rig.hash(key)).may_be_more(rig.hash(key));
             assert!(may_have(&key));
             // DRAM alone has this, or nothing.
             if is_deleted {
@@ -540,7 +543,7 @@ mod tests {
         let mut unmapped = 0;
         for (key, place) in keys.iter().zip(places) {
             let own = rig.hash(key);
-            unmapped += usize::from(inner.lock(own).flash.get(own).is_none());
+            unmapped += usize::from(inner.lock(own).flash.find(own).live().is_none());
             assert!(!is_still(key, place));
         }
         assert!(unmapped > 50, "{unmapped} mappings have left DRAM");

@@ -235,19 +235,18 @@ impl FullShard {
         Ok(None)
     }
 
-    /// Maps `hash` to `new` if it is mapped to `old`, and returns what was there: how a survivor's copy becomes live.
-    pub fn compare_and_set(&mut self, hash: KeyHash, old: Location, new: Mapping) -> Option<Mapping> {
+    /// Changes the note of `hash` to what `note` says, if it is mapped to `location`; false where it is not.
+    pub fn hit(&mut self, hash: KeyHash, location: Location, mut note: impl FnMut(Mapping) -> u32) -> bool {
         let shape = self.shape;
-        let (old, new) = (shape.pack_place(old), shape.pack(new));
-        let changed = self
-            .table
-            .update(shape.tag(hash), |p| (shape.place(p) == old).then_some(new));
-        changed.map(|(old, _)| shape.unpack(old))
-    }
-
-    /// Changes the note of `hash` if it is mapped to `location`.
-    pub fn set_note(&mut self, hash: KeyHash, location: Location, note: u32) {
-        self.compare_and_set(hash, location, Mapping { location, note });
+        let place = shape.pack_place(location);
+        let changed = self.table.update(shape.tag(hash), |payload| {
+            (shape.place(payload) == place).then(|| {
+                let mapping = shape.unpack(payload);
+                let note = note(mapping);
+                shape.pack(Mapping { note, ..mapping })
+            })
+        });
+        changed.is_some()
     }
 
     /// Removes the mapping of `hash`, whatever it is.
@@ -411,7 +410,7 @@ mod tests {
                 shard.clear();
                 assert!(shard.load(&bytes));
                 assert_eq!(shard.mapping(99), Some(mapping));
-                shard.set_note(99, location, 0);
+                assert!(shard.hit(99, location, |mapping| mapping.note ^ note));
                 assert_eq!(shard.live(99, location).map(|mapping| mapping.note), Some(0));
                 shard.rewrite_notes(|_| note);
                 assert_eq!(shard.mapping(99), Some(mapping));
@@ -435,10 +434,10 @@ mod tests {
             "the tags are equal, so the stranger is replaced"
         );
         assert!(shard.live(a, at(0)).is_none());
-        assert_eq!(shard.compare_and_set(a, at(0), to(320)), None);
-        assert_eq!(shard.compare_and_set(b, at(160), to(320)), Some(to(160)));
-        assert_eq!(shard.remove_at(b, at(160)), None);
-        assert_eq!(shard.remove_at(b, at(320)), Some(to(320)));
+        assert!(!shard.hit(a, at(0), |_| unreachable!("it is not there")));
+        assert!(shard.hit(b, at(160), |mapping| mapping.note));
+        assert_eq!(shard.remove_at(b, at(320)), None);
+        assert_eq!(shard.remove_at(b, at(160)), Some(to(160)));
         assert!(shard.is_empty());
     }
 

@@ -13,7 +13,7 @@ mod table;
 pub use cascade::Lookup;
 pub use full::{FullShard, IndexShape, padded_len, unpadded_len};
 pub use mapping::{KeyHash, Location, Mapping};
-pub use shard::{Heard, IndexShard, Known, StoredCopy, Superseded, Survivor};
+pub use shard::{Heard, IndexShard, IndexSize, Known, StoredCopy, Superseded, Survivor};
 pub use table::{PackedTable, TableFull, TableShape};
 
 /// The indexes that there are.

@@ -1,6 +1,6 @@
 //! One shard of either index, behind one set of questions.
 
-use crate::cascade::{CascadeShard, Plan, Resolved, SavedHistory};
+use crate::cascade::{CascadeShard, Plan};
 use crate::{FullShard, KeyHash, Location, Lookup, Mapping, TableFull};
 
 /// What DRAM knows of a copy, or of all copies of a hash.
@@ -12,6 +12,16 @@ pub enum Known {
     Dead,
     /// The mapping may be on flash.
     Unknown,
+}
+
+impl Known {
+    /// The mapping, where it is known.
+    pub fn live(self) -> Option<Mapping> {
+        match self {
+            Known::Live(mapping) => Some(mapping),
+            Known::Dead | Known::Unknown => None,
+        }
+    }
 }
 
 /// What another copy, or none, has taken the place of.
@@ -60,16 +70,28 @@ pub enum Heard {
     Dead,
 }
 
+/// How large a shard is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexSize {
+    /// Number of mappings; in a cascade with those that are superseded or void and were not dropped yet.
+    pub mappings: usize,
+    /// DRAM held, in bytes, slack included.
+    pub dram_bytes: usize,
+    /// Bytes of which a dump is a multiple: of one mapping, and of a cascade one.
+    pub entry_bytes: usize,
+}
+
 /// A shard of the index that a cache was opened with: which key is where on flash, for a slice of the hash space.
 ///
 /// An index need not know. It answers with one of three things, from DRAM and at once: *so it is*, *so it is not*, *pages of mappings
 /// tell*. Its callers have one path for all indexes, with these rules:
 ///
 /// - **Get.** [`lookup`](IndexShard::lookup) answers with a mapping, a miss, or a plan of pages. Whoever gets a plan reads them
-///   without a lock, and brings them to [`resolve`](IndexShard::resolve). Mappings are of hashes: the full key is compared with the record.
+///   without a lock, and brings them to [`resolve`](CascadeShard::resolve). Mappings are of hashes: the full key is compared with the
+///   record. [`hit`](IndexShard::hit) hears of what was found.
 /// - **Set, delete.** [`supersede`](IndexShard::supersede) says what DRAM knew, and whether a start might find another copy. *If there
 ///   may be more, log it*: with a record that voids all copies below a version. A caller that cannot, since its own copy is older
-///   than what the record would have to void, calls [`note_unlogged`](IndexShard::note_unlogged), and the next `supersede` says so.
+///   than what the record would have to void, calls [`note_unlogged`](CascadeShard::note_unlogged), and the next `supersede` says so.
 /// - **Seal.** A footer lists what is not [`Known::Dead`]. So it may list what is dead, of which there is a record then.
 /// - **Reclaim.** [`survivor`](IndexShard::survivor) says of each copy in the victim whether it counts. What it cannot say costs a
 ///   read, or the object. A copy that is moved is mapped anew by [`relocate`](IndexShard::relocate), one that is not
@@ -150,52 +172,6 @@ impl IndexShard {
         }
     }
 
-    /// What is known of `hash` once the pages of `plan` were read, which a lookup asked for: [`CascadeShard::resolve`].
-    pub fn resolve<'a>(
-        &mut self,
-        hash: KeyHash,
-        plan: &Plan,
-        payloads: impl IntoIterator<Item = Option<&'a [u8]>>,
-    ) -> Lookup {
-        let resolved = match self {
-            IndexShard::Full(_) => Resolved::Again,
-            IndexShard::Cascade(shard) => shard.resolve(hash, plan, payloads),
-        };
-        match resolved {
-            Resolved::Hit(mapping) => Lookup::Hit(mapping),
-            Resolved::Miss => Lookup::Miss,
-            Resolved::Again => self.lookup(hash),
-        }
-    }
-
-    /// As [`IndexShard::lookup`], but it leaves no trace.
-    pub fn peek(&self, hash: KeyHash) -> Lookup {
-        match self {
-            IndexShard::Full(shard) => shard.mapping(hash).map_or(Lookup::Miss, Lookup::Hit),
-            IndexShard::Cascade(shard) => shard.peek(hash),
-        }
-    }
-
-    /// Where `hash` is mapped to, as far as DRAM knows.
-    pub fn get(&self, hash: KeyHash) -> Option<Location> {
-        self.mapping(hash).map(|mapping| mapping.location)
-    }
-
-    /// Where `hash` is mapped to, and the note, as far as DRAM knows.
-    pub fn mapping(&self, hash: KeyHash) -> Option<Mapping> {
-        either!(self, shard => shard.mapping(hash))
-    }
-
-    /// The mapping of `hash` if it is to `location`, as far as DRAM knows.
-    pub fn live(&self, hash: KeyHash, location: Location) -> Option<Mapping> {
-        either!(self, shard => shard.live(hash, location))
-    }
-
-    /// Whether DRAM knows that `hash` is mapped to `location`.
-    pub fn is_live(&self, hash: KeyHash, location: Location) -> bool {
-        self.live(hash, location).is_some()
-    }
-
     /// What DRAM knows of the copy of `hash` at `location`. Where it has no mapping of the hash at all, the copy is unknown to an index that
     /// is partly on flash: filters are not asked.
     pub fn known(&self, hash: KeyHash, location: Location) -> Known {
@@ -251,22 +227,6 @@ impl IndexShard {
         }
     }
 
-    /// What [`IndexShard::supersede`] would say of what may be more.
-    pub fn may_be_more(&self, hash: KeyHash) -> bool {
-        match self {
-            IndexShard::Full(_) => false,
-            IndexShard::Cascade(shard) => shard.may_be_more(hash),
-        }
-    }
-
-    /// Remembers that blocks may have copies of `hash` that no mapping leads to, and that no record voids.
-    pub fn note_unlogged(&mut self, hash: KeyHash) {
-        match self {
-            IndexShard::Full(_) => {}
-            IndexShard::Cascade(shard) => shard.note_unlogged(hash),
-        }
-    }
-
     /// What becomes of a copy of `hash` in a block that is reclaimed.
     pub fn survivor(&self, hash: KeyHash, copy: &StoredCopy) -> Survivor {
         match self {
@@ -278,8 +238,20 @@ impl IndexShard {
         }
     }
 
+    /// A use of the copy of `hash` at `location`: its note becomes what `note` says, where notes are kept. False where DRAM does not know
+    /// it there.
+    pub fn hit(&mut self, hash: KeyHash, location: Location, mut note: impl FnMut(Mapping) -> u32) -> bool {
+        match self {
+            IndexShard::Full(shard) => shard.hit(hash, location, note),
+            IndexShard::Cascade(shard) => {
+                let live = shard.live(hash, location);
+                live.map(&mut note).is_some()
+            }
+        }
+    }
+
     /// Maps `hash` to `to`, where its copy was moved from `from`. Returns whether flash still maps it to there, where it is to be
-    /// forgotten when its block goes ([`IndexShard::forget_moved`]).
+    /// forgotten when its block goes ([`CascadeShard::forget_moved`]).
     ///
     /// # Errors
     /// [`TableFull`]; the hash is then not mapped.
@@ -298,27 +270,9 @@ impl IndexShard {
         either!(self, shard => shard.set(hash, mapping))
     }
 
-    /// Maps `hash` to `new` if DRAM knows it at `old`, and returns what was there.
-    pub fn compare_and_set(&mut self, hash: KeyHash, old: Location, new: Mapping) -> Option<Mapping> {
-        either!(self, shard => shard.compare_and_set(hash, old, new))
-    }
-
-    /// Changes the note of `hash` if it is mapped to `location`.
-    pub fn set_note(&mut self, hash: KeyHash, location: Location, note: u32) {
-        match self {
-            IndexShard::Full(shard) => shard.set_note(hash, location, note),
-            IndexShard::Cascade(_) => {}
-        }
-    }
-
     /// Removes the mapping of `hash`, whatever it is, and returns it as far as DRAM knows it.
     pub fn remove(&mut self, hash: KeyHash) -> Option<Mapping> {
         either!(self, shard => shard.remove(hash))
-    }
-
-    /// Removes the mapping of `hash` if DRAM knows it at `location`.
-    pub fn remove_at(&mut self, hash: KeyHash, location: Location) -> Option<Mapping> {
-        either!(self, shard => shard.remove_at(hash, location))
     }
 
     /// Drops the mapping to a copy whose block is reclaimed, and returns it where it was known to be live.
@@ -329,48 +283,21 @@ impl IndexShard {
         }
     }
 
-    /// Lets flash forget that `hash` was mapped to `from` ([`IndexShard::relocate`]), whose block goes, now that it was moved to `to`.
-    pub fn forget_moved(&mut self, hash: KeyHash, from: Location, to: Location) {
-        match self {
-            IndexShard::Full(_) => {}
-            IndexShard::Cascade(shard) => shard.forget_moved(hash, from, to),
+    /// What it has, and what that takes.
+    pub fn size(&self) -> IndexSize {
+        IndexSize {
+            mappings: either!(self, shard => shard.len()),
+            dram_bytes: either!(self, shard => shard.dram_bytes()),
+            entry_bytes: match self {
+                IndexShard::Full(shard) => shard.entry_bytes(),
+                IndexShard::Cascade(_) => 1,
+            },
         }
-    }
-
-    /// Bytes of which a dump is a multiple: of one mapping, and of a cascade one.
-    pub fn entry_bytes(&self) -> usize {
-        match self {
-            IndexShard::Full(shard) => shard.entry_bytes(),
-            IndexShard::Cascade(_) => 1,
-        }
-    }
-
-    /// Number of mappings; in a cascade with those that are superseded or void and were not dropped yet.
-    pub fn len(&self) -> usize {
-        either!(self, shard => shard.len())
-    }
-
-    /// Whether there is no mapping.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// DRAM held, in bytes, slack included.
-    pub fn dram_bytes(&self) -> usize {
-        either!(self, shard => shard.dram_bytes())
     }
 
     /// Calls `visit` with every mapping that DRAM knows.
     pub fn for_each(&self, visit: impl FnMut(Mapping)) {
         either!(self, shard => shard.for_each(visit));
-    }
-
-    /// Changes the note of every mapping to what `note` says; a cascade keeps none, and asks for none.
-    pub fn rewrite_notes(&mut self, note: impl FnMut(Mapping) -> u32) {
-        match self {
-            IndexShard::Full(shard) => shard.rewrite_notes(note),
-            IndexShard::Cascade(_) => {}
-        }
     }
 
     /// Keeps, of the mappings that DRAM knows, those that `keep` likes.
@@ -383,50 +310,9 @@ impl IndexShard {
         either!(self, shard => shard.clear());
     }
 
-    /// What a checkpoint keeps of what was superseded lately; any shard has that of all. Nothing is known of it any more then.
-    pub fn take_history(&self) -> SavedHistory {
-        match self {
-            IndexShard::Full(_) => SavedHistory::nothing(),
-            IndexShard::Cascade(shard) => shard.take_history(),
-        }
-    }
-
-    /// Begins with what a clean stop has saved of what was superseded lately, for all shards; without it nothing is known. Where the store
-    /// `knows_deaths`, and says [`Heard::Alive`] of a copy, none are remembered here.
-    pub fn begin_history(&self, saved: Option<SavedHistory>, knows_deaths: bool) {
-        match self {
-            IndexShard::Full(_) => {}
-            IndexShard::Cascade(shard) => shard.begin_history(saved, knows_deaths),
-        }
-    }
-
-    /// DRAM of what was superseded lately, of all shards, in bytes.
-    pub fn history_bytes(&self) -> usize {
-        match self {
-            IndexShard::Full(_) => 0,
-            IndexShard::Cascade(shard) => shard.history_bytes(),
-        }
-    }
-
     /// Appends what DRAM has to `out`, for a checkpoint.
     pub fn dump(&self, out: &mut Vec<u8>) {
         either!(self, shard => shard.dump(out));
-    }
-
-    /// Makes room for so many mappings of the dump of a full index.
-    pub fn reserve(&mut self, mappings: usize) {
-        match self {
-            IndexShard::Full(shard) => shard.reserve(mappings),
-            IndexShard::Cascade(_) => {}
-        }
-    }
-
-    /// Adds one mapping of the dump of a full index; false where there is no room.
-    pub fn load_entry(&mut self, entry: &[u8]) -> bool {
-        match self {
-            IndexShard::Full(shard) => shard.load(entry),
-            IndexShard::Cascade(_) => false,
-        }
     }
 
     /// Re-derives what is counted.

@@ -19,8 +19,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use pumice::{
-    AdmissionOptions, BooksSnapshot, CacheOptions, Cx, DeviceReads, FlashWrite, Found, IndexOptions,
-    LargeLookup, Lookup, Maker, Meta, ObjectCache, RejectReason,
+    AdmissionOptions, BooksSnapshot, CacheOptions, Cx, DeviceReads, FlashWrite, IndexOptions, Lookup, Maker,
+    Meta, ObjectCache, RejectReason, Unlimited,
 };
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::{Geometry, OpenError};
@@ -396,25 +396,25 @@ impl<D: Device + Clone> Replay<D> {
     }
 
     fn lookup(&self, key: &[u8]) -> Result<bool, SimError> {
-        match self.cache.lookup(&self.cx, key) {
-            Lookup::Hit(_) => Ok(true),
-            Lookup::Miss => Ok(false),
-            Lookup::Large(large) => self.read_large(key, large),
-            Lookup::Flash(flash) => match self.block_on(self.cache.finish(&self.cx, key, flash))? {
-                Found::Hit(_) => Ok(true),
-                Found::Miss => Ok(false),
-                Found::Large(large) => self.read_large(key, large),
-            },
+        let mut found = self.cache.lookup(&self.cx, key, pumice::Access::Count);
+        loop {
+            let fetch = match found {
+                Lookup::Known(object) => return Ok(object.is_some()),
+                Lookup::Read(fetch) => fetch,
+            };
+            if !fetch.is_large() {
+                found = self.block_on(self.cache.fetch(&self.cx, key, fetch, pumice::Access::Count))?;
+                continue;
+            }
+            let before = self.cache.device_reads().records;
+            let mut unlimited = Unlimited;
+            let read = (self.cache).read(&self.cx, key, fetch, pumice::Access::Count, &mut unlimited);
+            let Ok((object, _)) = self.block_on(read)?;
+            let slices = self.cache.device_reads().records - before;
+            self.reads_beside
+                .set(self.reads_beside.get() + slices.saturating_sub(1));
+            return Ok(object.is_some());
         }
-    }
-
-    fn read_large(&self, key: &[u8], large: LargeLookup<D::Buf>) -> Result<bool, SimError> {
-        let before = self.cache.device_reads().records;
-        let found = self.block_on(self.cache.read_large(&self.cx, key, large))?;
-        let slices = self.cache.device_reads().records - before;
-        self.reads_beside
-            .set(self.reads_beside.get() + slices.saturating_sub(1));
-        Ok(found.is_some())
     }
 
     /// Reads so far of which each had to wait for the one before.

@@ -4,6 +4,8 @@
 //! ghosts as the main queue has objects; here each of many buckets is a FIFO of four 32-bit fingerprints, so a ghost costs
 //! four bytes and no link, is found in one cache line, and is forgotten somewhat earlier or later than in one queue.
 
+use crate::segments::Queue;
+
 /// Remembers hashes, approximately in FIFO order.
 pub struct Ghost {
     buckets: Vec<[u32; WAYS]>,
@@ -33,17 +35,17 @@ impl Ghost {
         ways[0] = print;
     }
 
-    /// Forgets `hash`; whether it was remembered.
-    pub fn remove(&mut self, hash: u64) -> bool {
+    /// Where a new item goes: to the main queue where it is remembered, which it is no more then.
+    pub fn queue_for(&mut self, hash: u64) -> Queue {
         let (bucket, print) = self.place(hash);
         let ways = &mut self.buckets[bucket];
         match ways.iter().position(|way| *way == print) {
             Some(at) => {
                 ways[at..].rotate_left(1);
                 ways[WAYS - 1] = 0;
-                true
+                Queue::Main
             }
-            None => false,
+            None => Queue::Small,
         }
     }
 
@@ -63,10 +65,11 @@ mod tests {
     fn remembers_the_recent_and_forgets_the_old() {
         let mut ghost = Ghost::new(1024);
         (0..100_000u64).for_each(|hash| ghost.insert(hash));
-        let recent = (99_900..100_000u64).filter(|hash| ghost.remove(*hash)).count();
-        let old = (0..90_000u64).filter(|hash| ghost.remove(*hash)).count();
+        let mut remove = |hash| ghost.queue_for(hash) == Queue::Main;
+        let recent = (99_900..100_000u64).filter(|hash| remove(*hash)).count();
+        let old = (0..90_000u64).filter(|hash| remove(*hash)).count();
         assert!(recent > 90, "{recent} of 100 recent ones");
         assert!(old < 50, "{old} of 90,000 old ones");
-        assert!(!ghost.remove(99_999), "removed above");
+        assert!(!remove(99_999), "removed above");
     }
 }

@@ -7,6 +7,5 @@ mod ghost;
 mod segments;
 mod shard;
 
-pub use ghost::Ghost;
 pub use segments::{DramTier, Queue, Reserved, SealedSegment};
 pub use shard::{DramShape, DramShard, FREQUENCY_MAX, Found};

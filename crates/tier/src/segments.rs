@@ -9,7 +9,9 @@
 //! `pinned`. An item is written under its shard's lock into room that was reserved for it, and is not touched again
 //! until no mapping and no reader is left.
 
+use crate::ghost::Ghost;
 use parking_lot::Mutex;
+use pumice_index::KeyHash;
 use pumice_memory::{Buffer, prefetch};
 use pumice_record::{Record, RecordParts};
 use std::collections::VecDeque;
@@ -57,6 +59,7 @@ pub struct DramTier<B> {
     segment_bytes: usize,
     slots: Vec<Slot<B>>,
     queues: Mutex<Queues>,
+    pub(crate) ghost: Mutex<Ghost>,
     free_count: AtomicUsize,
     /// Slots that were given up; changes under the lock of the queues.
     surrendered: AtomicUsize,
@@ -83,8 +86,8 @@ pub struct SealedSegment {
 }
 
 impl<B: Buffer> DramTier<B> {
-    /// A tier of `segments` segments of `segment_bytes`; memory is taken as it is first used.
-    pub fn new(segments: usize, segment_bytes: usize) -> Self {
+    /// A tier of `segments` segments of `segment_bytes`, whose memory is taken as it is first used, with room for so many ghosts.
+    pub fn new(segments: usize, segment_bytes: usize, ghosts: usize) -> Self {
         let slots = (0..segments)
             .map(|_| Slot {
                 buffer: OnceLock::new(),
@@ -102,6 +105,7 @@ impl<B: Buffer> DramTier<B> {
                 free,
                 ..Queues::default()
             }),
+            ghost: Mutex::new(Ghost::new(ghosts)),
             free_count: AtomicUsize::new(segments),
             surrendered: AtomicUsize::new(0),
         }
@@ -133,6 +137,21 @@ impl<B: Buffer> DramTier<B> {
             .segments()
             .saturating_sub(self.free_count.load(Ordering::Relaxed));
         (used * self.segment_bytes) as u64
+    }
+
+    /// DRAM of the ghost queue, in bytes.
+    pub fn ghost_bytes(&self) -> u64 {
+        self.ghost.lock().dram_bytes() as u64
+    }
+
+    /// Remembers an item that leaves the small queue.
+    pub fn remember(&self, hash: KeyHash) {
+        self.ghost.lock().insert(hash);
+    }
+
+    /// Where a new item goes: one that left the small queue lately to the main queue, the others to the small one.
+    pub fn queue_for(&self, hash: KeyHash) -> Queue {
+        self.ghost.lock().queue_for(hash)
     }
 
     /// Whether a segment should be evicted before the next item is written.

@@ -3,7 +3,7 @@
 use crate::segments::DramTier;
 use pumice_index::{KeyHash, PackedTable, TableFull, TableShape};
 use pumice_memory::{Buffer, PagePool};
-use pumice_record::Record;
+use pumice_record::{Record, RecordParts};
 use std::sync::Arc;
 
 /// The highest hit count that S3-FIFO keeps: two bits.
@@ -69,6 +69,25 @@ pub struct Found<B> {
     pub address: u64,
     /// Hits since it was written, at most [`FREQUENCY_MAX`].
     pub frequency: u64,
+}
+
+impl<B: Buffer> DramTier<B> {
+    /// Takes in an item that was read from flash, where `home` says, unless the shard has one that `is_same`; whether it did.
+    pub fn promote(
+        &self,
+        shard: &mut DramShard,
+        hash: KeyHash,
+        parts: &RecordParts<'_>,
+        home: u64,
+        is_same: impl Fn(&Record<B>) -> bool,
+    ) -> bool {
+        if shard.find(self, hash, is_same).is_some() {
+            return false;
+        }
+        let queue = self.ghost.lock().queue_for(hash);
+        let reserved = self.write(queue, parts, home);
+        reserved.is_some_and(|reserved| shard.insert(hash, reserved.address).is_ok())
+    }
 }
 
 impl DramShard {

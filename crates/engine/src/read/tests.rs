@@ -1,8 +1,8 @@
-use super::{LOOKUPS_MAX, MOVES_MAX, Part};
+use super::{Access, LOOKUPS_MAX, Lookup, MOVES_MAX};
 use crate::cache::ROUNDS;
 use crate::part::PartId;
 use crate::testing::{CASCADE, Rig, VALUE, run, small};
-use crate::{CacheOptions, IndexOptions, LayoutName, LayoutOptions, Lookup, Meta, Tier};
+use crate::{CacheOptions, IndexOptions, LayoutName, LayoutOptions, Meta, Tier};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_index::Lookup as IndexLookup;
 use pumice_record::RecordParts;
@@ -75,15 +75,14 @@ fn poll<F: Future>(rig: &Rig<FaultyDevice>, read: Pin<&mut F>) -> Poll<F::Output
 /// Gets `key`, with a change while each read is under way, which then ends as planned: how often the device was asked, and whether it
 /// was a hit.
 fn fetch(rig: &Rig<FaultyDevice>, ends: &FaultPlan, mut change: impl FnMut()) -> (usize, bool) {
-    let part = PartId::object(b"key");
-    let Part::Flash(flash) = rig.cache.inner.part(&rig.cx, &part, true, None) else {
+    let Lookup::Read(fetch) = rig.cache.lookup(&rig.cx, b"key", Access::Count) else {
         panic!("it is on flash alone");
     };
     let medium = rig.cx.device.medium();
-    let mut fetch = pin!(rig.cache.fetch_from(&rig.cx, &part, flash));
+    let mut fetch = pin!(rig.cache.fetch(&rig.cx, b"key", fetch, Access::Count));
     for reads in 0..100 {
-        if let Poll::Ready(seen) = poll(rig, fetch.as_mut()) {
-            return (reads, seen.is_some());
+        if let Poll::Ready(found) = poll(rig, fetch.as_mut()) {
+            return (reads, matches!(found, Lookup::Known(Some(_))));
         }
         change();
         medium.set_plan(ends.clone());
@@ -98,7 +97,7 @@ fn fetch(rig: &Rig<FaultyDevice>, ends: &FaultPlan, mut change: impl FnMut()) ->
 fn a_record_whose_block_has_begun_another_life_after_each_read_is_a_miss_after_three() {
     let rig = with_key_on_flash(0, IndexOptions::Full, 0);
     let (inner, hash) = (&rig.cache.inner, rig.hash(b"key"));
-    let (_, sequence) = inner.place_on_flash(&inner.lock(hash), hash).unwrap();
+    let (_, sequence) = inner.place_of(inner.lock(hash).flash.find(hash)).unwrap();
     let mut blocks = inner.store().blocks.iter();
     let block = blocks.find(|block| block.sequence.load(Ordering::Relaxed) == sequence);
     let sequence = &block.unwrap().sequence;
@@ -113,7 +112,7 @@ fn a_record_whose_block_has_begun_another_life_after_each_read_is_a_miss_after_t
 fn a_mapping_whose_pages_have_moved_after_each_read_is_a_miss_after_seventeen() {
     let rig = with_key_on_flash(0, CASCADE, 0);
     let (inner, hash) = (&rig.cache.inner, rig.hash(b"key"));
-    let peek = || inner.lock(hash).flash.peek(hash);
+    let peek = || inner.lock(hash).flash.cascade().expect("it is one").peek(hash);
     let keys = (0u32..).map(|n| n.to_le_bytes());
     let is_beside = |key: &[u8; 4]| inner.shape.shard_of(rig.hash(key)) == inner.shape.shard_of(hash);
     let (beside, elsewhere): (Vec<_>, Vec<_>) = keys.take(3_000).partition(is_beside);
@@ -166,7 +165,7 @@ fn a_copy_that_cannot_be_read_is_gone_and_that_is_logged() {
     };
     let records = rig.cache.stats().blocks.log_records;
     assert_eq!(fetch(&rig, &ends, || {}), (1, false));
-    assert_eq!(inner.place_on_flash(&inner.lock(hash), hash), None);
+    assert_eq!(inner.lock(hash).flash.find(hash).live(), None);
     let stats = rig.cache.stats();
     assert_eq!((stats.blocks.log_records - records, stats.books.lost.0), (1, 1));
     rig.cache.check_books().unwrap();
@@ -202,11 +201,12 @@ fn a_peek_at_what_memory_has_leaves_no_trace() {
             let part = PartId::object(b"key");
             let shard = inner.lock(hash);
             let item = shard.dram.find(&inner.tier, hash, |record| part.is(record));
-            let note = shard.flash.mapping(hash).map(|mapping| mapping.note);
+            let note = shard.flash.find(hash).live().map(|mapping| mapping.note);
             (item.map(|item| item.frequency), note)
         };
         let before = trace();
-        assert!(matches!(rig.cache.peek(&rig.cx, b"key"), Lookup::Hit(_)));
+        let found = rig.cache.lookup(&rig.cx, b"key", Access::Peek);
+        assert!(matches!(found, Lookup::Known(Some(_))));
         assert_eq!(trace(), before);
         let marks = || run(&rig.executor, rig.cache.get(&rig.cx, b"key")).map(|object| object.marks());
         let used = if dram_bytes == 0 { 0 } else { Meta::USED };

@@ -1,7 +1,7 @@
 //! Looking at what is on flash without leaving a trace.
 
 use crate::common::{Rig, cascade, key, value};
-use pumice::{CacheOptions, Found, IndexOptions, Lookup, Meta};
+use pumice::{Access, CacheOptions, IndexOptions, Lookup, Meta};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ fn a_peek_leaves_what_is_on_flash_there() {
         let rig = open();
         for n in 0..100 {
             for _ in 0..2 {
-                let Lookup::Flash(flash) = rig.cache.peek(&rig.cx, &key(n)) else {
+                let Lookup::Read(fetch) = rig.cache.lookup(&rig.cx, &key(n), Access::Peek) else {
                     panic!("{n} is on flash alone");
                 };
-                let found = rig.run(rig.cache.finish(&rig.cx, &key(n), flash));
-                let Found::Hit(object) = found else {
+                let found = rig.run(rig.cache.fetch(&rig.cx, &key(n), fetch, Access::Peek));
+                let Lookup::Known(Some(object)) = found else {
                     panic!("{n} is there")
                 };
                 assert_eq!((object.to_vec(), object.marks()), (value(n, 0, 300), 0));

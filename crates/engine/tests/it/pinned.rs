@@ -1,7 +1,7 @@
 //! Readers that keep what they found for long: what pins the memory of the DRAM tier costs no other object its place.
 
 use crate::common::{Rig, key, value};
-use pumice::{CacheOptions, Lookup, Object};
+use pumice::{Access, CacheOptions, Lookup, Object};
 use pumice_device::{AlignedBuf, MemDevice, MemMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 const LEN: usize = 10_000;
 
 fn in_dram(rig: &Rig<MemDevice>, n: u64) -> Option<Object<AlignedBuf>> {
-    match rig.cache.peek(&rig.cx, &key(n)) {
-        Lookup::Hit(object) if !object.pins_block() => Some(object),
-        _ => None,
+    match rig.cache.lookup(&rig.cx, &key(n), Access::Peek) {
+        Lookup::Known(object) => object.filter(|object| !object.pins_block()),
+        Lookup::Read(_) => None,
     }
 }
 

@@ -193,7 +193,7 @@ impl<B: Buffer> Order<B> {
     }
 
     /// A mapped object was used: the note that its mapping is to have from now on. Called under its shard's lock.
-    pub fn hit(&self, hash: u64, mapping: Mapping, object_bytes: u64) -> u32 {
+    pub fn hit(&self, hash: u64, mapping: Mapping, object_bytes: impl FnOnce() -> u64) -> u32 {
         let ground = self.ground();
         let wanted = match self.wants.hits {
             Hits::None => false,
@@ -203,7 +203,8 @@ impl<B: Buffer> Order<B> {
         if !wanted {
             return mapping.note;
         }
-        let (note, raised) = self.change().layout.hit(ground, hash, mapping, object_bytes);
+        let bytes = object_bytes();
+        let (note, raised) = self.change().layout.hit(ground, hash, mapping, bytes);
         self.counters
             .raises
             .fetch_add(u64::from(raised), Ordering::Relaxed);

@@ -123,7 +123,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             let is_moved = self
                 .objects
                 .mappings
-                .with(entry.hash, |shard| shard.get(entry.hash).is_some());
+                .with(entry.hash, |shard| shard.find(entry.hash).live().is_some());
             if is_moved && !self.is_whole(location, trailer.sequence, entry).await {
                 self.out.tally.torn += 1;
                 continue;

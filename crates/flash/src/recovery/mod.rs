@@ -34,6 +34,7 @@ use pumice_blocks::log::SCAN_BYTES;
 use pumice_blocks::recovery::StartClock;
 use pumice_blocks::{Durability, Geometry, OpenError, add};
 use pumice_device::Device;
+use pumice_index::IndexShard;
 use pumice_memory::Buffer;
 use replay::{Found, Objects, Recovery};
 use std::sync::Arc;
@@ -102,7 +103,7 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         _ => {
             // A new identity: no byte that is there can pass as ours again.
             for shard in 0..mappings.shards() {
-                mappings.with_shard(shard, pumice_index::IndexShard::clear);
+                mappings.with_shard(shard, IndexShard::clear);
             }
             if let Some(log) = mapping_log {
                 log.reset();
@@ -157,18 +158,22 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     if let Some(log) = mapping_log {
         store.attach_mapping_log(log);
         mappings.with_shard(0, |shard| {
-            shard.begin_history(found.history, store.order.knows_deaths());
+            if let Some(shard) = shard.cascade() {
+                shard.begin_history(found.history, store.order.knows_deaths());
+            }
         });
         // Which copies are dead nobody knows: all count, until their blocks are reclaimed.
         (recovery.out.objects, recovery.out.bytes) = store.order.count_all_recovered(slots);
     }
     for shard in 0..mappings.shards() {
         mappings.with_shard(shard, |shard| {
-            shard.rewrite_notes(|mapping| {
-                recovery.out.objects += 1;
-                recovery.out.bytes += u64::from(mapping.location.len);
-                store.order.count_recovered(mapping)
-            });
+            if let IndexShard::Full(shard) = shard {
+                shard.rewrite_notes(|mapping| {
+                    recovery.out.objects += 1;
+                    recovery.out.bytes += u64::from(mapping.location.len);
+                    store.order.count_recovered(mapping)
+                });
+            }
         });
     }
     store.settle_order();

@@ -16,7 +16,7 @@ use pumice_blocks::log::Kind;
 use pumice_blocks::recovery::{self, LogEnd, LogSummary, Restore};
 use pumice_device::Device;
 use pumice_index::cascade::SavedHistory;
-use pumice_index::padded_len;
+use pumice_index::{IndexShard, padded_len};
 use pumice_memory::Buffer;
 use pumice_record::read_head;
 use std::collections::BTreeMap;
@@ -99,7 +99,7 @@ impl<D: Buffer, M: Mappings> Restore for Objects<'_, D, M> {
         R: AsyncFn(u64, usize) -> io::Result<B>,
     {
         let overview = stream.overview().await?;
-        let entry_bytes = self.mappings.with_shard(0, |shard| shard.entry_bytes());
+        let entry_bytes = self.mappings.with_shard(0, |shard| shard.size().entry_bytes);
         if overview.entry_bytes as usize != entry_bytes || overview.shards as usize != self.mappings.shards()
         {
             // Another number of shards cuts hashes differently. The dump has no whole hashes, so it is
@@ -123,17 +123,23 @@ impl<D: Buffer, M: Mappings> Restore for Objects<'_, D, M> {
             }
             self.found += len as u64;
             self.mappings.make_room(len * entry_bytes);
-            self.mappings.with_shard(shard, |shard| shard.reserve(len));
+            self.mappings.with_shard(shard, |shard| {
+                if let IndexShard::Full(shard) = shard {
+                    shard.reserve(len);
+                }
+            });
             let mut left = len;
             while left > 0 {
                 let batch = left.min(4096);
                 let bytes = stream.take(batch * entry_bytes).await?;
-                self.no_memory += self.mappings.with_shard(shard, |shard| {
-                    bytes
-                        .chunks_exact(entry_bytes)
-                        .filter(|entry| !shard.load_entry(entry))
-                        .count() as u64
+                let loaded = self.mappings.with_shard(shard, |shard| match shard {
+                    IndexShard::Full(shard) => {
+                        let entries = bytes.chunks_exact(entry_bytes);
+                        entries.filter(|entry| shard.load(entry)).count()
+                    }
+                    IndexShard::Cascade(_) => 0,
                 });
+                self.no_memory += (batch - loaded) as u64;
                 left -= batch;
             }
         }
@@ -158,7 +164,7 @@ impl<D: Buffer, M: Mappings> Restore for Objects<'_, D, M> {
 
     fn forget(&mut self) {
         for shard in 0..self.mappings.shards() {
-            self.mappings.with_shard(shard, pumice_index::IndexShard::clear);
+            self.mappings.with_shard(shard, IndexShard::clear);
         }
         self.layout.forget_all();
         (self.found, self.no_memory) = (0, 0);

@@ -10,6 +10,7 @@ use crate::settings::Settings;
 use pumice_blocks::chain::NO_BLOCK;
 use pumice_blocks::{Begun, Coverage, Durability, State, StreamWriter};
 use pumice_device::Device;
+use pumice_index::IndexShard;
 use pumice_index::cascade::SavedHistory;
 use pumice_memory::Buffer;
 use std::io;
@@ -40,7 +41,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
             let (position, count) = self.mappings.with_shard(shard, |shard| {
                 shard.dump(&mut bytes);
                 is_whole &= shard.cascade().is_none_or(|shard| !shard.is_blank());
-                let count = (bytes.len() - 16) / shard.entry_bytes();
+                let count = (bytes.len() - 16) / shard.size().entry_bytes;
                 (self.store.log.position(), count as u64)
             });
             bytes[..8].copy_from_slice(&position.to_le_bytes());
@@ -50,11 +51,11 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
         self.write_keys(&mut writer).await?;
         if !self.store.is_authoritative() {
             // A reclaim that makes room for the checkpoint would drop filters.
-            let saved = if clean && is_whole {
-                self.mappings.with_shard(0, |shard| shard.take_history())
-            } else {
-                SavedHistory::nothing()
-            };
+            let saved = (clean && is_whole).then(|| {
+                let take = |shard: &mut IndexShard| Some(shard.cascade()?.take_history());
+                self.mappings.with_shard(0, take)
+            });
+            let saved = saved.flatten().unwrap_or_else(SavedHistory::nothing);
             self.write_history(saved, &mut writer).await?;
             self.write_slots(&mut writer).await?;
         }
@@ -148,7 +149,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
     /// Begins a checkpoint, and says what it has of objects as a whole.
     fn begin_snapshot(&self) -> (Begun, Overview) {
         // Before the locks below: shards come first in the lock order.
-        let entry_bytes = self.mappings.with_shard(0, |shard| shard.entry_bytes());
+        let entry_bytes = self.mappings.with_shard(0, |shard| shard.size().entry_bytes);
         let order = self.store.order.lock();
         let begun = self
             .store

@@ -210,8 +210,11 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
                     self.mappings.prefetch(later.hash);
                 }
                 let [from, to] = copy.places();
-                self.mappings
-                    .with(copy.hash, |shard| shard.forget_moved(copy.hash, from, to));
+                self.mappings.with(copy.hash, |shard| {
+                    if let Some(shard) = shard.cascade() {
+                        shard.forget_moved(copy.hash, from, to);
+                    }
+                });
             }
         }
         // Where the footer cannot be read the index alone knows what pointed here. A copy whose footer entry was wrong

@@ -263,8 +263,11 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
             if payloads.contains(&None) {
                 continue;
             }
-            self.mappings
-                .with(hash, |shard| shard.resolve(hash, &plan, payloads));
+            self.mappings.with(hash, |shard| {
+                if let Some(shard) = shard.cascade() {
+                    shard.resolve(hash, &plan, payloads);
+                }
+            });
         }
     }
 

@@ -32,7 +32,7 @@ fn set_all(rig: &Rig, keys: std::ops::Range<u64>) {
 }
 
 fn position(rig: &Rig, n: u64) -> f64 {
-    let mapping = rig.index.with(hash(n), |shard| shard.mapping(hash(n)));
+    let mapping = rig.index.with(hash(n), |shard| shard.find(hash(n)).live());
     let mapping = mapping.unwrap_or_else(|| panic!("key {n} is not there"));
     rig.store().order.position(mapping).expect("ripq has a queue")
 }

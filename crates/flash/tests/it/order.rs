@@ -38,7 +38,7 @@ fn fill(rig: &Rig, random: &mut Random) {
 /// Where each key stands.
 fn positions(rig: &Rig) -> HashMap<u64, f64> {
     let position = |n| {
-        let mapping = pumice_flash::Mappings::with(&*rig.index, hash(n), |shard| shard.mapping(hash(n)))?;
+        let mapping = pumice_flash::Mappings::with(&*rig.index, hash(n), |shard| shard.find(hash(n)).live())?;
         Some((n, rig.store().order.position(mapping).expect("ripq has a queue")))
     };
     (0..KEYS).filter_map(position).collect()
@@ -277,7 +277,7 @@ fn crash_under_sipq(rig: Rig, medium: &Arc<FaultyMedium>, layout: LayoutOptions,
     println!("{kept} of {} keys", before.len());
     assert!(before.len() > 200 && kept as f64 > before.len() as f64 * share);
     for hash in after {
-        let mapping = pumice_flash::Mappings::with(&*rig.index, hash, |shard| shard.mapping(hash));
+        let mapping = pumice_flash::Mappings::with(&*rig.index, hash, |shard| shard.find(hash).live());
         assert!(mapping.is_some(), "a key without an object");
     }
     rig.check_blocks();

@@ -108,7 +108,7 @@ impl History {
         self.invalidated.lock().take()
     }
 
-    /// Begins with what a clean stop has saved, as far as that is of use; see [`IndexShard::begin_history`](crate::IndexShard::begin_history).
+    /// Begins with what a clean stop has saved, as far as that is of use; see [`CascadeShard::begin_history`](super::CascadeShard::begin_history).
     pub(super) fn begin(&self, space: &dyn MapSpace, saved: Option<SavedHistory>, is_told_elsewhere: bool) {
         (self.is_told_elsewhere).store(is_told_elsewhere, Ordering::Relaxed);
         // What the store's own notes in a checkpoint call live may be dead: pages are asked.

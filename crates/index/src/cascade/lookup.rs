@@ -18,17 +18,6 @@ pub enum Lookup {
     Read(Plan),
 }
 
-/// What the pages of a plan say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resolved {
-    /// The key is mapped so, and tier 1 knows it now.
-    Hit(Mapping),
-    /// The key is not on flash.
-    Miss,
-    /// Pages have come or gone meanwhile: look it up again.
-    Again,
-}
-
 impl CascadeShard {
     /// Asks for the memory that a question about `hash` will need.
     pub fn prefetch(&self, hash: KeyHash) {
@@ -54,33 +43,33 @@ impl CascadeShard {
     }
 
     /// Says what the pages of `plan`, in its order, have for `hash`; `None` stands for a page that could not be read. A mapping
-    /// that is found is known to tier 1 from then on.
+    /// that is found is known to tier 1 from then on. Where pages have come or gone meanwhile, it is looked up again.
     pub fn resolve<'a>(
         &mut self,
         hash: KeyHash,
         plan: &Plan,
         payloads: impl IntoIterator<Item = Option<&'a [u8]>>,
-    ) -> Resolved {
+    ) -> Lookup {
         let tag = self.shape.tag(hash);
         if let Ok(known) = self.ask_tier1(tag) {
-            return known.map_or(Resolved::Miss, Resolved::Hit);
+            return known.map_or(Lookup::Miss, Lookup::Hit);
         }
         if self.flash.plan(tag, self.epoch).as_ref() != Some(plan) {
-            return Resolved::Again;
+            return self.lookup(hash);
         }
         let mut is_void = None;
         match self.read_plan(tag, plan, payloads) {
             Said::Unreadable => {
                 // What it said is lost, and an older page must not speak in its place.
                 self.forget_all();
-                return Resolved::Miss;
+                return Lookup::Miss;
             }
             Said::Mapped(mapping, at) => {
                 let is_tier2 = at < usize::from(plan.tier2);
                 self.counts.tier2_hits += u64::from(is_tier2);
                 self.counts.tier3_hits += u64::from(!is_tier2);
                 self.learn(tag, mapping);
-                return Resolved::Hit(mapping);
+                return Lookup::Hit(mapping);
             }
             Said::Void(void) => is_void = Some(void),
             // Whoever reclaims the block makes the filter forget it.
@@ -95,7 +84,7 @@ impl CascadeShard {
         if let Some(void) = is_void {
             self.forget_in_page(tag, void);
         }
-        Resolved::Miss
+        Lookup::Miss
     }
 
     /// What the pages of `plan` say of `tag`. The newest that has it decides: where it is void there is nothing, since an older one

@@ -50,7 +50,7 @@ pub use crate::full::SLOT_BITS;
 pub use counts::CascadeCounts;
 pub use history::{History, HistoryFilter, SavedHistory};
 pub use image::Image;
-pub use lookup::{Lookup, Resolved};
+pub use lookup::Lookup;
 pub use page::{PAGE_ENTRIES, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
 pub use partition::{CascadeOptions, CascadeShard};
 pub use plan::Plan;

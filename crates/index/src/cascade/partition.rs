@@ -101,7 +101,8 @@ impl CascadeShard {
         self.history.take()
     }
 
-    /// See [`IndexShard::begin_history`](crate::IndexShard::begin_history).
+    /// Begins with what a clean stop has saved of what was superseded lately, for all partitions; without it nothing is known. Where the
+    /// store `knows_deaths`, and says [`Heard::Alive`](crate::Heard::Alive) of a copy, none are remembered here.
     pub fn begin_history(&self, saved: Option<SavedHistory>, knows_deaths: bool) {
         self.history.begin(&*self.space, saved, knows_deaths);
     }
@@ -157,23 +158,9 @@ impl CascadeShard {
         })
     }
 
-    /// Maps `hash` to `new` if DRAM knows it at `old`, and returns what was there.
-    pub fn compare_and_set(&mut self, hash: KeyHash, old: Location, new: Mapping) -> Option<Mapping> {
-        let known = self.live(hash, old)?;
-        // It takes the place of an entry: there is room.
-        self.write(self.shape.tag(hash), Some(new)).ok()?;
-        Some(known)
-    }
-
     /// Removes the mapping of `hash`, whatever it is, and returns it as far as DRAM knows it.
     pub fn remove(&mut self, hash: KeyHash) -> Option<Mapping> {
         self.write(self.shape.tag(hash), None).ok()??.mapping
-    }
-
-    /// Removes the mapping of `hash` if DRAM knows it at `location`.
-    pub fn remove_at(&mut self, hash: KeyHash, location: Location) -> Option<Mapping> {
-        self.live(hash, location)?;
-        self.remove(hash)
     }
 
     /// Whether it forgot what a start may find again. That ends when the last block that was there then has been reclaimed.

@@ -345,12 +345,12 @@ impl Model {
                     let pages: Vec<_> = plan.pages().iter().map(|page| self.read(*page)).collect();
                     let payloads = pages.iter().map(|page| Some(page.as_slice()));
                     match self.shard.resolve(hash, &plan, payloads) {
-                        Resolved::Hit(mapping) => {
+                        Lookup::Hit(mapping) => {
                             assert_eq!(self.shard.mapping(hash), Some(mapping), "known from then on");
                             return Some(mapping.location);
                         }
-                        Resolved::Miss => return None,
-                        Resolved::Again => {}
+                        Lookup::Miss => return None,
+                        Lookup::Read(_) => {}
                     }
                 }
             }
@@ -680,7 +680,7 @@ fn a_page_that_cannot_be_read_makes_the_partition_forget_and_nothing_older_speak
             _ => None,
         })
         .unwrap();
-    assert_eq!(model.shard.resolve(hash, &plan, [None]), Resolved::Miss);
+    assert_eq!(model.shard.resolve(hash, &plan, [None]), Lookup::Miss);
     assert_eq!(model.shard.counts().forgotten, 1);
     for key in 0..20_000 {
         assert_eq!(model.get(Model::hash(key)), None);

@@ -5,7 +5,7 @@ use super::{Executor, Output, marks, meta_get};
 use crate::counters::Operation;
 use crate::parse::{Exptime, Frame, Key, KeyScratch, MetaRequest};
 use crate::recording::Event;
-use pumice::{Action, Meta, Object, Outcome, Tier};
+use pumice::{Access, Action, Meta, Object, Outcome, Tier};
 use pumice_device::Device;
 use pumice_net::Share;
 
@@ -25,21 +25,24 @@ pub(crate) enum Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// Whether it is not to count as an access.
-    pub(crate) fn is_aside(&self) -> bool {
-        matches!(self, Ask::Meta(get) if get.aside)
+    /// Whether it counts as an access.
+    pub(crate) fn access(&self) -> Access {
+        match self {
+            Ask::Meta(get) if get.aside => Access::Peek,
+            _ => Access::Count,
+        }
     }
 
-    /// The key; `scratch` holds it where it has to be decoded.
-    pub(crate) fn key<'s>(&self, scratch: &'s mut KeyScratch) -> Option<&'s [u8]>
+    /// The key; `scratch` holds it where it has to be decoded. Empty where nothing is asked for.
+    pub(crate) fn key<'s>(&self, scratch: &'s mut KeyScratch) -> &'s [u8]
     where
         'a: 's,
     {
         match self {
-            Ask::Classic { key, .. } => Some(key),
-            Ask::Meta(get) => Some(get.key.bytes(scratch)),
-            Ask::Frame { key, .. } => Some(key.token()),
-            Ask::Text(_) | Ask::Noop(_) => None,
+            Ask::Classic { key, .. } => key,
+            Ask::Meta(get) => get.key.bytes(scratch),
+            Ask::Frame { key, .. } => key.token(),
+            Ask::Text(_) | Ask::Noop(_) => b"",
         }
     }
 }
@@ -66,13 +69,21 @@ impl Found {
     }
 }
 
+/// What a gat has made of an object.
+#[derive(Clone, Copy)]
+pub(crate) struct Touch {
+    version: u64,
+    expiry: u32,
+}
+
 impl<D: Device + Clone> Executor<D> {
-    /// Answers one step of a run, and counts it.
+    /// Answers one step of a run, and counts it. `touch`: what a gat has made of version and expiry.
     pub(crate) fn answer(
         &self,
         ask: &Ask<'_>,
         object: Option<Object<D::Buf>>,
         share: Option<Share>,
+        touch: Option<Touch>,
         output: &mut Output<D::Buf>,
     ) -> Operation {
         match ask {
@@ -86,18 +97,17 @@ impl<D: Device + Clone> Executor<D> {
             }
             _ => {}
         }
-        if self.shared.recordings.is_on()
-            && let Some(key) = ask.key(&mut super::scratch())
-        {
-            self.tell(key, Event::Get(object.as_ref().map(Object::value_len)));
+        if self.shared.recordings.is_on() {
+            let value_bytes = object.as_ref().map(Object::value_len);
+            self.tell(ask.key(&mut super::scratch()), Event::Get(value_bytes));
         }
         let counters = self.counters();
         counters.cmd_get.add(1);
         if let Ask::Meta(_) = ask {
             counters.cmd_meta.add(1);
         }
+        counters.gets(object.is_some(), touch.is_some());
         let Some(object) = object else {
-            counters.get_misses.add(1);
             match ask {
                 Ask::Meta(get) => meta_get::miss(get, output),
                 Ask::Frame { key, frame } => output.missed(*frame, key.token()),
@@ -105,18 +115,21 @@ impl<D: Device + Clone> Executor<D> {
             }
             return Operation::GetMiss;
         };
-        counters.get_hits.add(1);
-        let operation = match object.tier() {
-            Tier::Dram => {
+        let mut found = Found::of(&object);
+        let operation = match (touch, object.tier()) {
+            (Some(Touch { version, expiry }), _) => {
+                (found.version, found.expiry) = (version, expiry);
+                Operation::GetTouch
+            }
+            (None, Tier::Dram) => {
                 counters.get_hits_dram.add(1);
                 Operation::GetDram
             }
-            Tier::Flash => {
+            (None, Tier::Flash) => {
                 counters.get_hits_flash.add(1);
                 Operation::GetFlash
             }
         };
-        let found = Found::of(&object);
         match ask {
             Ask::Meta(get) => {
                 meta_get::hit(get, &found, || self.now_secs(), output);
@@ -125,7 +138,26 @@ impl<D: Device + Clone> Executor<D> {
                     output.text("\r\n");
                 }
             }
-            _ => hit(ask, &found, object, share, output),
+            Ask::Classic { key, with_cas } => {
+                output.text("VALUE ");
+                output.text(key);
+                output.text(" ");
+                output.number(u64::from(found.flags));
+                output.text(" ");
+                output.number(found.len as u64);
+                if *with_cas {
+                    output.text(" ");
+                    output.number(found.version);
+                }
+                output.text("\r\n");
+                output.value(object, share);
+                output.text("\r\n");
+            }
+            Ask::Frame { key, frame } => {
+                output.found(*frame, key.token(), &found, found.len);
+                output.value(object, share);
+            }
+            Ask::Text(_) | Ask::Noop(_) => {}
         }
         operation
     }
@@ -140,27 +172,35 @@ impl<D: Device + Clone> Executor<D> {
         output: &mut Output<D::Buf>,
     ) -> bool {
         let mut scratch = super::scratch();
-        let key = ask.key(&mut scratch).unwrap_or_default();
+        let key = ask.key(&mut scratch);
         let frame = match ask {
             Ask::Frame { frame, .. } => Some(*frame),
             _ => None,
         };
-        match (self.touched(key, self.expiry(exptime), had_share).await, frame) {
-            (Touched::Found(found, object, share), _) => hit(ask, &found, object, Some(share), output),
-            (Touched::Missing, Some(frame)) => output.missed(frame, key),
-            (Touched::Missing, None) => {}
-            (Touched::Refused(why), _) => {
+        let expiry = self.expiry(exptime);
+        match self.touched(key, expiry, had_share).await {
+            Ok((object, share, version)) => {
+                let touch = Some(Touch { version, expiry });
+                self.answer(ask, object, Some(share), touch, output);
+                true
+            }
+            Err(why) => {
+                self.counters().cmd_get.add(1);
                 // No reply of memcached's fits; what was prepared for the other keys stands before it.
                 output.failed(frame, why);
-                return false;
+                false
             }
         }
-        true
     }
 
-    /// Gives the object under `key` a new expiry, and returns it as it is then.
-    async fn touched(&self, key: &[u8], expiry: u32, had_share: bool) -> Touched<D::Buf> {
-        self.counters().cmd_get.add(1);
+    /// Gives the object under `key` a new expiry, and returns it as it was, with the share that it is held under and its new version; or
+    /// the reply that says why not.
+    async fn touched(
+        &self,
+        key: &[u8],
+        expiry: u32,
+        had_share: bool,
+    ) -> Result<(Option<Object<D::Buf>>, Share, u64), Said> {
         let mut result = None;
         let (outcome, share) = self
             .change_more(key, true, had_share, |object| {
@@ -174,68 +214,11 @@ impl<D: Device + Clone> Executor<D> {
                 }
             })
             .await;
-        match (outcome, result) {
-            (Outcome::Stored { version }, Some(object)) => {
-                self.tell(key, Event::Get(Some(object.value_len())));
-                self.counters().gets(true, true);
-                let found = Found {
-                    version,
-                    expiry,
-                    ..Found::of(&object)
-                };
-                Touched::Found(found, object, share)
-            }
-            (Outcome::Rejected(_), _) => Touched::Refused(super::NO_MEMORY),
-            (Outcome::Busy, _) => Touched::Refused(super::BUSY),
-            _ => {
-                self.tell(key, Event::Get(None));
-                self.counters().gets(false, true);
-                Touched::Missing
-            }
+        match outcome {
+            Outcome::Stored { version } => Ok((result, share, version)),
+            Outcome::Rejected(_) => Err(super::NO_MEMORY),
+            Outcome::Busy => Err(super::BUSY),
+            _ => Ok((None, share, 0)),
         }
     }
-}
-
-enum Touched<B> {
-    /// With the share that the object is held under.
-    Found(Found, Object<B>, Share),
-    Missing,
-    /// With the reply that says why.
-    Refused(Said),
-}
-
-/// The reply to a classic get, or to one in a frame, that finds an object.
-fn hit<B: pumice_device::Buffer>(
-    ask: &Ask<'_>,
-    found: &Found,
-    object: Object<B>,
-    share: Option<Share>,
-    output: &mut Output<B>,
-) {
-    match ask {
-        Ask::Classic { key, with_cas } => {
-            classic_head(key, found, *with_cas, output);
-            output.value(object, share);
-            output.text("\r\n");
-        }
-        Ask::Frame { key, frame } => {
-            output.found(*frame, key.token(), found, found.len);
-            output.value(object, share);
-        }
-        _ => {}
-    }
-}
-
-fn classic_head<B: pumice_device::Buffer>(key: &[u8], found: &Found, with_cas: bool, output: &mut Output<B>) {
-    output.text("VALUE ");
-    output.text(key);
-    output.text(" ");
-    output.number(u64::from(found.flags));
-    output.text(" ");
-    output.number(found.len as u64);
-    if with_cas {
-        output.text(" ");
-        output.number(found.version);
-    }
-    output.text("\r\n");
 }

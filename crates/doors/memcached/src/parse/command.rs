@@ -1,7 +1,7 @@
 //! Commands: what a client may say, what the start of an input is found to be, and how what is no command is refused.
 
 use super::frame::{Frame, Status};
-use super::keys::{Key, Keys};
+use super::keys::Key;
 use super::line::Tokens;
 
 /// Bounds on what a client may send.
@@ -186,8 +186,8 @@ pub struct Exptime(pub i64);
 /// One or more keys to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Get<'a> {
-    /// The keys, in order.
-    pub keys: Keys<'a>,
+    /// The keys, in order, all of them checked.
+    pub keys: Tokens<'a>,
     /// Whether the replies carry the CAS unique (gets, gats).
     pub with_cas: bool,
     /// The new expiry (gat, gats).

@@ -63,31 +63,18 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The keys of a [`Get`], all of them checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keys<'a> {
-    tokens: Tokens<'a>,
-}
-
-impl<'a> Iterator for Keys<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        self.tokens.next()
-    }
-}
-
 /// Reads the keys of get and gets, and of gat and gats those behind the expiry. One bad key refuses them all, as in memcached, which
 /// drops the replies it has prepared.
 pub(super) fn get(tokens: Tokens<'_>, with_cas: bool, touch: Option<Exptime>) -> LineResult<'_> {
     if touch.is_none() && { tokens }.next().is_none() {
         return Err(Refused::new(replies::ERROR));
     }
-    if !{ tokens }.all(|token| Key::plain(token).is_some()) {
+    // As [`Key::plain`] has it.
+    if !{ tokens }.all(|token| token.len() <= MAX_KEY_BYTES) || memchr::memchr(0, tokens.rest()).is_some() {
         return Err(Refused::new(replies::BAD_FORMAT));
     }
     Ok(Request::Whole(Command::Get(Get {
-        keys: Keys { tokens },
+        keys: tokens,
         with_cas,
         touch,
     })))

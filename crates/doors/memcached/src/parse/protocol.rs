@@ -30,15 +30,6 @@ impl Protocol {
         }
     }
 
-    /// Says what stands at the start of `input`. It never panics, allocates nothing, and answers the same however the input was cut into
-    /// packets.
-    pub fn parse<'a>(self, input: &'a [u8], limits: &Limits) -> Parsed<'a> {
-        match self {
-            Protocol::Text => super::parse(input, limits),
-            Protocol::Binary => super::binary::parse(input, limits),
-        }
-    }
-
     /// Says what a storage command is whose value was received apart: `line` is all before the value, and `value` goes to the end of
     /// [`Protocol::value_end`]. `consumed` counts both.
     pub fn parse_apart<'a>(self, line: &'a [u8], value: &'a [u8], limits: &Limits) -> Parsed<'a> {

@@ -6,8 +6,8 @@ use crate::execute::{Ask, Executor, MetaChange};
 use crate::parse::{Command, Get, GetOne, Limits, MAX_KEY_BYTES, Parsed, Protocol};
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesOrdered, StreamExt};
-use pumice::{FlashLookup, Found, LargeLookup, Lookup};
-use pumice_device::{Device, SECTOR_BYTES};
+use pumice::{Access, Fetch, Lookup, Permits};
+use pumice_device::Device;
 use pumice_net::{SMALL_BYTES, Share};
 use std::collections::VecDeque;
 use std::io;
@@ -122,6 +122,29 @@ impl<'a> Iterator for Asks<'a> {
     }
 }
 
+/// A step whose turn it is.
+struct Turn<'a, B> {
+    ask: Ask<'a>,
+    /// What is known of its object, or was read ahead; nothing: it is looked up now.
+    found: Option<Lookup<B>>,
+    /// The memory that it was read under.
+    share: Option<Share>,
+    /// When it was asked for, if it waited for flash.
+    asked_ns: Option<u64>,
+}
+
+impl<'a, B> Turn<'a, B> {
+    /// One for which nothing was kept.
+    fn new(ask: Ask<'a>) -> Self {
+        Self {
+            ask,
+            found: None,
+            share: None,
+            asked_ns: None,
+        }
+    }
+}
+
 /// Answers a whole run.
 pub(super) async fn run<'a, D: Device + Clone>(
     executor: &'a Executor<D>,
@@ -131,79 +154,34 @@ pub(super) async fn run<'a, D: Device + Clone>(
 ) -> io::Result<()> {
     let mut next = None;
     while let Some(ask) = next.take().or_else(|| asks.next()) {
-        match look_up(executor, &ask) {
-            Step::Known(object) => match executor.change_of(&ask, object.as_ref()) {
-                None => tally.count(executor.answer(&ask, object, None, sender.output)),
+        let mut scratch = [0; MAX_KEY_BYTES];
+        let key = ask.key(&mut scratch);
+        match executor.cache.lookup(&executor.cx, key, ask.access()) {
+            Lookup::Known(object) => match executor.change_of(&ask, object.as_ref()) {
+                None => tally.count(executor.answer(&ask, object, None, None, sender.output)),
                 Some(change) => {
                     drop(object);
                     tally.count(answer_changing(executor, change, sender).await?);
                 }
             },
-            Step::Flash(flash) => {
+            Lookup::Read(fetch) => {
                 let asked_ns = tally.settle(executor);
-                let share = take(executor, flash_bytes(&flash), sender).await?;
-                next = behind_flash(executor, asks, (ask, flash, share, asked_ns), sender, tally).await?;
-            }
-            Step::Large(large) => {
-                let asked_ns = tally.settle(executor);
-                let answer = Answer {
-                    ask,
-                    found: Some(Found::Large(large)),
-                    share: None,
-                    asked_ns: Some(asked_ns),
-                };
-                give(executor, answer, &[], sender, tally).await?;
+                if fetch.is_large() {
+                    let turn = Turn {
+                        found: Some(Lookup::Read(fetch)),
+                        asked_ns: Some(asked_ns),
+                        ..Turn::new(ask)
+                    };
+                    give(executor, turn, &[], sender, tally).await?;
+                } else {
+                    let share = sender.take(fetch.bytes()).await?;
+                    next = behind_flash(executor, asks, (ask, fetch, share, asked_ns), sender, tally).await?;
+                }
             }
         }
         sender.flush_if_large().await?;
     }
     Ok(())
-}
-
-/// What a step of the run comes to without I/O.
-enum Step<B> {
-    /// Its answer is known: a DRAM hit, a miss, or text.
-    Known(Option<pumice::Object<B>>),
-    /// A record has to be read.
-    Flash(FlashLookup),
-    /// Slices have to be read.
-    Large(LargeLookup<B>),
-}
-
-fn look_up<D: Device + Clone>(executor: &Executor<D>, ask: &Ask<'_>) -> Step<D::Buf> {
-    let mut scratch = [0; MAX_KEY_BYTES];
-    let Some(key) = ask.key(&mut scratch) else {
-        return Step::Known(None);
-    };
-    let looked_up = match ask.is_aside() {
-        true => executor.cache.peek(&executor.cx, key),
-        false => executor.cache.lookup(&executor.cx, key),
-    };
-    match looked_up {
-        Lookup::Hit(object) => Step::Known(Some(object)),
-        Lookup::Miss => Step::Known(None),
-        Lookup::Flash(flash) => Step::Flash(flash),
-        Lookup::Large(large) => Step::Large(large),
-    }
-}
-
-/// What a read takes of the budget: the sectors of one record.
-fn flash_bytes(flash: &FlashLookup) -> usize {
-    flash.len() as usize + 2 * SECTOR_BYTES
-}
-
-/// Waits for a share, when everything is sent that stands under another.
-async fn take<D: Device + Clone>(
-    executor: &Executor<D>,
-    bytes: usize,
-    sender: &mut Sender<'_, D>,
-) -> io::Result<Share> {
-    sender.flush_before_waiting().await?;
-    let output = &executor.shared.budgets.output;
-    Ok(match std::mem::replace(&mut sender.had_share, true) {
-        true => output.take_more(bytes).await,
-        false => output.take(bytes).await,
-    })
 }
 
 /// Answers an mg that changes the cache.
@@ -217,81 +195,43 @@ async fn answer_changing<D: Device + Clone>(
     Ok(executor.meta_get_changing(change, sender.output).await)
 }
 
-/// A step whose turn it is.
-struct Answer<'a, B> {
-    ask: Ask<'a>,
-    /// What was read for it ahead of its turn.
-    found: Option<Found<B>>,
-    share: Option<Share>,
-    /// When it was asked for, if it waited for flash.
-    asked_ns: Option<u64>,
-}
-
-async fn read<'a, D: Device + Clone>(
-    executor: &'a Executor<D>,
-    ask: Ask<'a>,
-    flash: FlashLookup,
-    share: Share,
-    asked_ns: u64,
-) -> Answer<'a, D::Buf> {
-    let mut scratch = [0; MAX_KEY_BYTES];
-    let key = ask.key(&mut scratch).unwrap_or_default();
-    Answer {
-        ask,
-        found: Some(executor.cache.finish(&executor.cx, key, flash).await),
-        share: Some(share),
-        asked_ns: Some(asked_ns),
-    }
-}
-
 /// Answers the step whose turn it is; returns whether that changed the cache. A large object is read only now. `changed` are the steps
 /// that changed their objects since this one was read: only a step of the same key is looked up again, because a second look finds the
 /// mark of the first, and would tell of a hit that no client made.
 async fn give<D: Device + Clone>(
     executor: &Executor<D>,
-    answer: Answer<'_, D::Buf>,
+    turn: Turn<'_, D::Buf>,
     changed: &[Ask<'_>],
     sender: &mut Sender<'_, D>,
     tally: &mut Tally,
 ) -> io::Result<bool> {
-    let Answer {
+    let Turn {
         ask,
         found,
         mut share,
         asked_ns,
-    } = answer;
+    } = turn;
     let mut scratch = [0; MAX_KEY_BYTES];
-    let key = ask.key(&mut scratch).unwrap_or_default();
+    let key = ask.key(&mut scratch);
     let mut other = [0; MAX_KEY_BYTES];
-    let is_stale = changed.iter().any(|ask| ask.key(&mut other) == Some(key));
-    let found = match found.filter(|_| !is_stale) {
-        Some(found) => found,
-        None => {
-            drop(share.take());
-            match look_up(executor, &ask) {
-                Step::Known(object) => object.map_or(Found::Miss, Found::Hit),
-                Step::Large(large) => Found::Large(large),
-                Step::Flash(flash) => {
-                    share = Some(take(executor, flash_bytes(&flash), sender).await?);
-                    executor.cache.finish(&executor.cx, key, flash).await
-                }
-            }
-        }
-    };
-    let object = match found {
-        Found::Hit(object) => Some(object),
-        Found::Miss => None,
-        Found::Large(large) => {
-            drop(share.take());
-            let bytes = usize::try_from(large.value_len()).unwrap_or(usize::MAX);
-            share = Some(take(executor, bytes, sender).await?);
-            executor.cache.read_large(&executor.cx, key, large).await
+    let is_stale = changed.iter().any(|ask| ask.key(&mut other) == key);
+    let found = found.filter(|_| !is_stale).unwrap_or_else(|| {
+        share = None;
+        executor.cache.lookup(&executor.cx, key, ask.access())
+    });
+    let (object, share) = match found {
+        Lookup::Known(object) => (object, share),
+        Lookup::Read(fetch) => {
+            // Whoever waits for a share holds none.
+            drop(share);
+            let cache = &executor.cache;
+            cache.read(&executor.cx, key, fetch, ask.access(), sender).await?
         }
     };
     let change = executor.change_of(&ask, object.as_ref());
     let changes = change.is_some();
     let operation = match change {
-        None => executor.answer(&ask, object, share, sender.output),
+        None => executor.answer(&ask, object, share, None, sender.output),
         Some(change) => {
             drop((object, share));
             answer_changing(executor, change, sender).await?
@@ -307,17 +247,11 @@ async fn give<D: Device + Clone>(
     Ok(changes)
 }
 
-/// A step behind a flash read.
-enum Queued<'a> {
-    /// It is the next of the reads.
-    Read(Ask<'a>),
-    /// It is looked up when its turn comes: nothing is kept for it that others may need.
-    Later(Ask<'a>),
-}
-
-/// The steps behind a flash read, in order, and their reads.
+/// The steps behind a flash read, in order, and the reads of some.
 struct Queue<'a, F: Future> {
-    steps: VecDeque<Queued<'a>>,
+    /// Each with whether it is the next of the reads; else it is looked up when its turn comes: nothing is kept for it that others may
+    /// need.
+    steps: VecDeque<(Ask<'a>, bool)>,
     reads: FuturesOrdered<F>,
 }
 
@@ -330,10 +264,8 @@ impl<F: Future> Queue<'_, F> {
             return done;
         }
         self.reads = FuturesOrdered::new();
-        for step in &mut self.steps {
-            if let Queued::Read(ask) = step {
-                *step = Queued::Later(*ask);
-            }
+        for (_, is_read) in &mut self.steps {
+            *is_read = false;
         }
         what.await
     }
@@ -344,7 +276,7 @@ impl<F: Future> Queue<'_, F> {
 async fn behind_flash<'a, D: Device + Clone>(
     executor: &'a Executor<D>,
     asks: &mut Asks<'a>,
-    (ask, flash, share, asked_ns): (Ask<'a>, FlashLookup, Share, u64),
+    (ask, fetch, share, asked_ns): (Ask<'a>, Fetch<D::Buf>, Share, u64),
     sender: &mut Sender<'_, D>,
     tally: &mut Tally,
 ) -> io::Result<Option<Ask<'a>>> {
@@ -353,92 +285,69 @@ async fn behind_flash<'a, D: Device + Clone>(
     let mut looks_ahead = !share.is_large();
     let mut changed = Vec::new();
     let mut next = None;
+    let read = async |ask: Ask<'a>, fetch, share, asked_ns| {
+        let mut scratch = [0; MAX_KEY_BYTES];
+        let key = ask.key(&mut scratch);
+        let read = executor.cache.fetch(&executor.cx, key, fetch, ask.access());
+        Turn {
+            ask,
+            found: Some(read.await),
+            share: Some(share),
+            asked_ns: Some(asked_ns),
+        }
+    };
     let mut queue = Queue {
-        steps: VecDeque::from([Queued::Read(ask)]),
-        reads: FuturesOrdered::from_iter([read(executor, ask, flash, share, asked_ns)]),
+        steps: VecDeque::from([(ask, true)]),
+        reads: FuturesOrdered::from_iter([read(ask, fetch, share, asked_ns)]),
     };
     // Once nothing waits for flash any more, the run goes on without a queue.
     while !queue.steps.is_empty() {
         while looks_ahead && !queue.reads.is_empty() && queue.steps.len() < MAX_WAITING {
             let Some(ask) = asks.next() else { break };
-            let share = match ahead(executor, &ask) {
-                Ahead::Nothing => {
-                    queue.steps.push_back(Queued::Later(ask));
-                    continue;
-                }
-                Ahead::Large => None,
-                Ahead::Small(bytes) if bytes > left_bytes => None,
-                Ahead::Small(bytes) => {
-                    left_bytes -= bytes;
-                    lane.try_take_ahead(bytes)
-                }
+            // Looking ahead is no access.
+            let mut scratch = [0; MAX_KEY_BYTES];
+            let key = ask.key(&mut scratch);
+            let Lookup::Read(fetch) = executor.cache.lookup(&executor.cx, key, Access::Peek) else {
+                queue.steps.push_back((ask, false));
+                continue;
             };
-            let Some(share) = share else {
+            // Whoever waits for the memory of more would keep what small reads need.
+            let bytes = fetch.bytes();
+            let is_small = !fetch.is_large() && bytes <= left_bytes.min(SMALL_BYTES);
+            let Some(share) = is_small.then(|| lane.try_take_ahead(bytes)).flatten() else {
                 // Later, when what waits now is sent.
                 (next, looks_ahead) = (Some(ask), false);
                 break;
             };
-            // Another may have read it meanwhile.
-            queue.steps.push_back(match look_up(executor, &ask) {
-                Step::Flash(flash) => {
-                    let asked_ns = executor.monotonic_ns();
-                    queue.reads.push_back(read(executor, ask, flash, share, asked_ns));
-                    Queued::Read(ask)
-                }
-                _ => Queued::Later(ask),
-            });
+            left_bytes -= bytes;
+            queue
+                .reads
+                .push_back(read(ask, fetch, share, executor.monotonic_ns()));
+            queue.steps.push_back((ask, true));
         }
-        let answer = match queue.steps.pop_front() {
-            Some(Queued::Read(ask)) => match queue.reads.next().now_or_never().flatten() {
-                Some(answer) => answer,
+        let turn = match queue.steps.pop_front() {
+            Some((ask, true)) => match queue.reads.next().now_or_never().flatten() {
+                Some(turn) => turn,
                 None => {
-                    queue.steps.push_front(Queued::Read(ask));
+                    queue.steps.push_front((ask, true));
                     queue.forget_unless_ready(sender.flush_before_waiting()).await?;
-                    let Some(answer) = queue.reads.next().await else {
+                    let Some(turn) = queue.reads.next().await else {
                         // It was let go while the peer took its time.
                         continue;
                     };
                     queue.steps.pop_front();
-                    answer
+                    turn
                 }
             },
-            Some(Queued::Later(ask)) => Answer {
-                ask,
-                found: None,
-                share: None,
-                asked_ns: None,
-            },
+            Some((ask, false)) => Turn::new(ask),
             None => break,
         };
-        let ask = answer.ask;
-        let giving = give(executor, answer, &changed, sender, tally);
+        let ask = turn.ask;
+        let giving = give(executor, turn, &changed, sender, tally);
         if queue.forget_unless_ready(giving).await? {
             changed.push(ask);
         }
         queue.forget_unless_ready(sender.flush_if_large()).await?;
     }
     Ok(next)
-}
-
-/// What looking ahead finds.
-enum Ahead {
-    /// Nothing that has to be read.
-    Nothing,
-    /// A record of so many bytes.
-    Small(usize),
-    /// More than is read ahead of its turn: whoever waits for its memory would keep what small reads need.
-    Large,
-}
-
-/// Looks ahead at a step; that is no access.
-fn ahead<D: Device + Clone>(executor: &Executor<D>, ask: &Ask<'_>) -> Ahead {
-    let mut scratch = [0; MAX_KEY_BYTES];
-    let peeked = ask
-        .key(&mut scratch)
-        .map(|key| executor.cache.peek(&executor.cx, key));
-    match peeked {
-        Some(Lookup::Flash(flash)) if flash_bytes(&flash) <= SMALL_BYTES => Ahead::Small(flash_bytes(&flash)),
-        Some(Lookup::Flash(_) | Lookup::Large(_)) => Ahead::Large,
-        _ => Ahead::Nothing,
-    }
 }

@@ -1,6 +1,7 @@
 //! Sending replies.
 
 use crate::execute::{Executor, Output};
+use pumice::Permits;
 use pumice_device::Device;
 use pumice_net::Progress;
 use pumice_net::Share;
@@ -147,6 +148,21 @@ impl<D: Device + Clone> Sender<'_, D> {
                 }
             }
         }
+    }
+}
+
+impl<D: Device + Clone> Permits for Sender<'_, D> {
+    type Permit = Share;
+    type Refusal = io::Error;
+
+    /// Waits for a share of the budget for replies, when everything is sent that stands under another.
+    async fn take(&mut self, bytes: usize) -> io::Result<Share> {
+        self.flush_before_waiting().await?;
+        let output = &self.executor.shared.budgets.output;
+        Ok(match std::mem::replace(&mut self.had_share, true) {
+            true => output.take_more(bytes).await,
+            false => output.take(bytes).await,
+        })
     }
 }
 

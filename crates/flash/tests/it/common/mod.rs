@@ -77,12 +77,13 @@ impl Index {
 
     /// The mapping of a key that has one.
     pub fn mapping_of(&self, n: u64) -> Mapping {
-        self.with(hash(n), |shard| shard.mapping(hash(n)))
+        self.with(hash(n), |shard| shard.find(hash(n)).live())
             .expect("it is mapped")
     }
 
     pub fn location(&self, n: u64) -> Option<Location> {
-        self.with(hash(n), |shard| shard.get(hash(n)))
+        self.with(hash(n), |shard| shard.find(hash(n)).live())
+            .map(|mapping| mapping.location)
     }
 
     fn count(&self, why: Gone) {
@@ -120,7 +121,8 @@ impl Mappings for Index {
 
     fn drop_copy(&self, hash: KeyHash, own: Mapping, why: Gone) -> bool {
         let removed = self.with(hash, |shard| {
-            let mapping = shard.remove_at(hash, own.location)?;
+            shard.known(hash, own.location).live()?;
+            let mapping = shard.remove(hash)?;
             self.store().order.forget(Some(hash), mapping);
             Some(mapping)
         });
@@ -142,11 +144,10 @@ impl Mappings for Index {
         append: impl FnOnce(Mapping) -> Option<Mapping>,
     ) -> CopyMove {
         let moved = self.with(hash, |shard| {
-            let Some(mapping) = shard.live(hash, from.location) else {
+            let Some(mapping) = shard.known(hash, from.location).live() else {
                 return CopyMove::Dead;
             };
-            let moved =
-                append(mapping).is_some_and(|to| shard.compare_and_set(hash, from.location, to).is_some());
+            let moved = append(mapping).is_some_and(|to| shard.relocate(hash, from.location, to).is_ok());
             if moved && self.store().order.options().needs().moving_bytes > 0 {
                 // A crash may lose what stands in a buffer, moved there or not.
                 let found = (0..self.keys).find(|n| self::hash(*n) == hash);
@@ -181,8 +182,8 @@ impl Mappings for Index {
         let range = offset..offset + len;
         let mut swept = 0;
         for n in 0..self.keys {
-            if let Some(location) = self.location(n).filter(|l| range.contains(&l.offset)) {
-                let mapping = self.with(hash(n), |shard| shard.remove_at(hash(n), location));
+            if self.location(n).is_some_and(|l| range.contains(&l.offset)) {
+                let mapping = self.with(hash(n), |shard| shard.remove(hash(n)));
                 self.store()
                     .order
                     .forget(Some(hash(n)), mapping.expect("just seen"));
@@ -317,7 +318,7 @@ impl Rig {
 
     /// As [`Rig::set`], but where something is there, which counts as a hit on it.
     pub fn set_again(&self, n: u64, len: usize) -> Option<u64> {
-        let old = self.index.with(hash(n), |shard| shard.mapping(hash(n)));
+        let old = self.index.with(hash(n), |shard| shard.find(hash(n)).live());
         let again = Arrival::Again {
             hash: hash(n),
             old,
@@ -418,30 +419,23 @@ impl Rig {
         let read = record.map(|record| content(&record, n))?;
         self.index.with(hash(n), |shard| {
             // Background work may have dropped it during the read.
-            let Some(mapping) = shard.mapping(hash(n)) else {
-                return;
-            };
-            let bytes = u64::from(mapping.location.len);
-            shard.set_note(
-                hash(n),
-                mapping.location,
-                self.store().order.hit(hash(n), mapping, bytes),
-            );
+            self.hit_in(shard, n);
         });
         Some(read)
     }
 
     /// Counts a hit without reading anything.
     pub fn hit(&self, n: u64) {
-        self.index.with(hash(n), |shard| {
-            if let Some(mapping) = shard.mapping(hash(n)) {
-                let note = self
-                    .store()
-                    .order
-                    .hit(hash(n), mapping, mapping.location.len.into());
-                shard.set_note(hash(n), mapping.location, note);
-            }
-        });
+        self.index.with(hash(n), |shard| self.hit_in(shard, n));
+    }
+
+    fn hit_in(&self, shard: &mut IndexShard, n: u64) {
+        let order = &self.store().order;
+        if let Some(Mapping { location, .. }) = shard.find(hash(n)).live() {
+            shard.hit(hash(n), location, |mapping| {
+                order.hit(hash(n), mapping, || location.len.into())
+            });
+        }
     }
 
     /// Blocks that are being reclaimed.
