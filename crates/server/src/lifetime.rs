@@ -1,11 +1,10 @@
 //! How long flash lasts: what its vendor says, from flags or settings, and the figures of a running server.
 
-use crate::host::figures::group;
 use crate::settings::{Given, Layers};
 use crate::usage::usage;
 use pumice_advise::Endurance;
 use pumice_device::DeviceCounts;
-use pumice_door_admin::Group;
+use pumice_door_admin::{Group, group};
 use std::time::Duration;
 
 /// How long a server runs before its pace says something of a day.

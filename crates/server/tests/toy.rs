@@ -1,13 +1,13 @@
 //! The smallest service: lines come back in capitals. A copy of it is the beginning of another.
 
-use pumice_door_admin::{Figures, Group};
+use pumice_door_admin::{Figures, group};
 use pumice_net::{Arrived, Floor, FloorConfig, Listen, Stop, Stream};
 use pumice_server::host::{Host, HostConfig, Worker};
 use pumice_server::service::{Door, Service, Share};
 use pumice_server::settings::{Layers, Settings};
-use pumice_world::{Figure, Kind};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -48,25 +48,23 @@ impl Service for Toy {
     }
 
     async fn run(&self, worker: &Worker, (): &(), (): &()) -> anyhow::Result<()> {
-        let stop = Arc::new(Stop::default());
-        let serve = |arrived| answer(arrived, Arc::clone(&stop), Arc::clone(&self.answered));
+        let stop = Rc::new(Stop::default());
+        let serve = |arrived| answer(arrived, Rc::clone(&stop), Arc::clone(&self.answered));
         let (index, stopping) = (worker.index, worker.stop());
         Ok(self.door.0.run_worker(index, &stop, stopping, serve).await?)
     }
 
     fn figures(&self, _: Option<&()>) -> Figures {
         let answered = self.answered.load(Relaxed);
-        let figure = Figure::documented("lines", "Lines answered", Kind::Counter, answered);
-        let (room, figures) = ("toy", vec![figure]);
         Figures {
-            groups: vec![Group { room, figures }],
+            groups: vec![group! { "toy"; Counter lines "Lines answered" = answered; }],
             ..Figures::default()
         }
     }
 }
 
 /// Answers lines until the client or the server ends; a line that has begun by then is answered.
-async fn answer(arrived: Arrived, stop: Arc<Stop>, answered: Arc<AtomicU64>) {
+async fn answer(arrived: Arrived, stop: Rc<Stop>, answered: Arc<AtomicU64>) {
     let Ok((Stream::Tcp(stream), _guard)) = arrived.open(&stop).await else {
         return;
     };

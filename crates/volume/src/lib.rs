@@ -71,6 +71,7 @@ mod clean;
 mod dram;
 mod flush;
 mod locks;
+mod plan;
 mod read;
 mod scan;
 mod split;
@@ -81,6 +82,7 @@ mod write;
 
 pub use backing::{Backing, Extent};
 pub use clean::WriteBack;
+pub use plan::{CachePlan, PlanError, Wanted};
 pub use throttled::ThrottledBacking;
 pub use volume::{Settings, Shared, Volume};
 

@@ -44,3 +44,11 @@ fn memcached_listens_where_its_options_say() {
     assert!(listens("-p 0").is_err());
     assert!(listens("-l no.such.host.invalid").is_err());
 }
+
+#[test]
+fn addresses_need_a_port() {
+    assert_eq!(listens("--memcached [::1]:5").unwrap(), ["[::1]:5"]);
+    for text in ["127.0.0.1", "::1", ":5", "1.2.3.4:99999"] {
+        assert!(listens(&format!("--memcached {text}")).is_err(), "{text}");
+    }
+}

@@ -66,6 +66,22 @@ pub struct Group {
     pub figures: Vec<Figure>,
 }
 
+/// The figures of a room: kind, name, meaning and value of each, and lists of others after them.
+#[macro_export]
+macro_rules! group {
+    ($room:expr $(, $more:expr)*; $($kind:ident $name:ident $help:literal = $value:expr;)*) => {{
+        let figures = vec![$($crate::Figure {
+            name: stringify!($name),
+            help: $help,
+            kind: $crate::Kind::$kind,
+            value: $value as f64,
+        }),*];
+        let others: Vec<Vec<$crate::Figure>> = vec![$($more),*];
+        let figures = figures.into_iter().chain(others.into_iter().flatten()).collect();
+        $crate::Group { room: $room, figures }
+    }};
+}
+
 /// One line of the books.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BookLine {

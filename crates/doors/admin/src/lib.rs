@@ -15,8 +15,11 @@
 
 mod figures;
 mod metrics;
+mod process;
 mod requests;
 mod server;
 
 pub use figures::{BookLine, BooksFault, Figures, Group, Latency, NotRecorded, Requests, Source};
+pub use process::process;
+pub use pumice_world::{Figure, Kind};
 pub use server::serve;

@@ -32,7 +32,8 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    fn new(processors: usize) -> Self {
+    /// For so many processors; nobody takes a job yet.
+    pub fn new(processors: usize) -> Self {
         Self {
             queue: Mutex::default(),
             filled: Condvar::new(),
@@ -129,45 +130,5 @@ impl Drop for ComputeThreads {
             // A panic was reported already.
             let _ = thread.join();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc;
-
-    #[test]
-    fn jobs_run_elsewhere_and_end_before_the_threads_do() {
-        let (sender, ended) = mpsc::channel();
-        let threads = ComputeThreads::start(4).unwrap();
-        for _ in 0..50 {
-            let sender = sender.clone();
-            let job = move || sender.send(std::thread::current().id()).unwrap();
-            threads.jobs().run(Box::new(job));
-        }
-        drop((threads, sender));
-        let ended: Vec<_> = ended.try_iter().collect();
-        assert_eq!(ended.len(), 50);
-        assert!(!ended.contains(&std::thread::current().id()));
-    }
-
-    #[test]
-    fn no_job_is_taken_while_all_processors_are_busy() {
-        let jobs = Jobs::new(4);
-        jobs.wake();
-        assert!(jobs.pays(BYTES_MIN, 1) && !jobs.pays(BYTES_MIN - 1, 1) && !jobs.pays(BYTES_MIN, 0));
-        // Two for each of two threads.
-        (0..4).for_each(|_| {
-            assert!(jobs.pays(BYTES_MIN, 1));
-            jobs.run(Box::new(|| ()));
-        });
-        assert!(!jobs.pays(BYTES_MIN, 1));
-        let jobs = Jobs::new(4);
-        (0..4).for_each(|_| jobs.wake());
-        assert!(!jobs.pays(BYTES_MIN, 1));
-        jobs.park();
-        assert!(jobs.pays(BYTES_MIN, 1));
-        assert!(!Jobs::new(1).pays(BYTES_MIN, 1));
     }
 }

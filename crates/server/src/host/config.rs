@@ -91,7 +91,7 @@ fn dram(given: &Given<'_>, memory: Option<u64>) -> anyhow::Result<u64> {
 }
 
 /// Memory that this process can have, in bytes: that of the machine, or less if a control group it is in has a limit.
-fn memory_bytes(proc: &Path, cgroups: &Path) -> u64 {
+pub fn memory_bytes(proc: &Path, cgroups: &Path) -> u64 {
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
     let info = read(proc.join("meminfo"));
     let total = info
@@ -198,47 +198,4 @@ pub(crate) fn objective(text: &str) -> Result<Option<Objective>, String> {
         let names = all.map(|objective| objective.to_string());
         format!("no such objective ({}, classic)", names.join(", "))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_that_of_the_machine_or_of_the_tightest_group_around() {
-        let files = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
-            let path = files.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        let found = || memory_bytes(files.path(), &files.path().join("cgroup"));
-        put("meminfo", "MemTotal:       8192 kB\nMemFree: 1 kB\n");
-        assert_eq!(found(), 8 << 20);
-        put("self/cgroup", "0::/a/b\n");
-        put("cgroup/a/b/memory.max", "max\n");
-        assert_eq!(found(), 8 << 20);
-        put("cgroup/a/memory.max", "5000000\n");
-        assert_eq!(found(), 5_000_000);
-        put("self/cgroup", "3:cpu:/x\n4:memory:/c\n");
-        put("cgroup/memory/c/memory.limit_in_bytes", "4000000\n");
-        assert_eq!(found(), 4_000_000);
-    }
-
-    #[test]
-    fn seconds_may_have_a_unit() {
-        for (text, expected) in [
-            ("0", 0),
-            ("90", 90),
-            ("90s", 90),
-            ("15m", 900),
-            ("2h", 7_200),
-            ("1d", 86_400),
-        ] {
-            assert_eq!(seconds(text), Some(expected), "{text}");
-        }
-        for bad in ["", "s", "-1", "1.5h", "1w", "1 m", "5000000000", "60000d"] {
-            assert_eq!(seconds(bad), None, "{bad}");
-        }
-    }
 }

@@ -2,28 +2,13 @@
 
 use super::Running;
 use crate::service::Service;
-use pumice_door_admin::{BooksFault, Figures, Group, Latency, NotRecorded, Requests, Source};
+use pumice_device::{DeviceCounters, DeviceCounts};
+use pumice_door_admin::{BooksFault, Figures, Group, Latency, NotRecorded, Requests, Source, group, process};
 use pumice_net::HistogramSnapshot;
 use pumice_nhc::{Counts, Reason, State, Status};
 use pumice_world::Figure;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The figures of a room: kind, name, meaning and value of each, and lists of others after them.
-macro_rules! group {
-    ($room:expr $(, $more:expr)*; $($kind:ident $name:ident $help:literal = $value:expr;)*) => {{
-        let figures = vec![$(pumice_world::Figure {
-            name: stringify!($name),
-            help: $help,
-            kind: pumice_world::Kind::$kind,
-            value: $value as f64,
-        }),*];
-        let others: Vec<Vec<pumice_world::Figure>> = vec![$($more),*];
-        let figures = figures.into_iter().chain(others.into_iter().flatten()).collect();
-        pumice_door_admin::Group { room: $room, figures }
-    }};
-}
-pub(crate) use group;
 
 /// Where the admin door finds everything.
 pub(super) struct HostFigures<S: Service>(pub Arc<Running<S>>);
@@ -89,6 +74,13 @@ pub(crate) fn latency(operation: &'static str, snapshot: &HistogramSnapshot) -> 
     }
 }
 
+/// What the handles of all workers on a device have counted.
+pub(crate) fn sum(counters: &[Arc<DeviceCounters>]) -> DeviceCounts {
+    let mut sum = DeviceCounts::default();
+    counters.iter().for_each(|counters| sum += counters.snapshot());
+    sum
+}
+
 pub(crate) fn server_group(uptime: Duration, is_ready: bool, dram_budget: u64, workers: usize) -> Group {
     group! { "server";
         Gauge uptime_seconds "Time since the start" = uptime.as_secs();
@@ -131,41 +123,6 @@ pub(crate) fn split_group(room: &'static str, status: Status, load: &Counts) -> 
         Counter lower_reads "Reads that the slower device answered, of every kind" = load.reads[1];
         Counter upper_read_seconds "Sum of the latencies of reads that the faster device answered" = upper;
         Counter lower_read_seconds "Sum of the latencies of reads that the slower device answered" = lower;
-    }
-}
-
-/// What Prometheus' clients say of every process; what the system does not say is 0.
-#[expect(clippy::cast_precision_loss, reason = "times and ticks")]
-pub(crate) fn process() -> Group {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name, in parentheses, may have blanks; the state is field 0 after it.
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .collect();
-    let field = |at: usize| {
-        fields
-            .get(at)
-            .and_then(|text| text.parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    let ticks = rustix::param::clock_ticks_per_second() as f64;
-    let system = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let boot = system
-        .lines()
-        .find_map(|line| line.strip_prefix("btime ")?.parse::<f64>().ok());
-    let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    group! { "process";
-        Gauge threads "Threads" = field(17);
-        Gauge virtual_memory_bytes "Virtual memory" = field(20);
-        Gauge resident_memory_bytes "Resident memory" = field(21) * rustix::param::page_size() as u64;
-        Gauge open_fds "Open file descriptors" = files;
-        Gauge max_fds "Descriptors that may be open" = limit.unwrap_or(u64::MAX);
-        Counter cpu_seconds "Time on CPUs" = (field(11) + field(12)) as f64 / ticks;
-        Gauge start_time_seconds "Start, in Unix time" = boot.unwrap_or(0.0) + field(19) as f64 / ticks;
     }
 }
 

@@ -1,11 +1,12 @@
 //! Files and block devices that a start looks at, makes and opens.
 
+use crate::usage::usage;
 use anyhow::{Context, anyhow};
 use pumice_blocks::geometry::SUPERBLOCKS_BYTES;
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::{Maker, OpenError, StoreId, Superblock};
 use pumice_device::{FileDevice, FileError, FileOptions, FileShared, SECTOR_BYTES};
-use pumice_trace::Size;
+use pumice_trace::{Human, Size};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,4 +161,31 @@ pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
         }
         _ => false,
     }
+}
+
+/// Refuses a setting that differs from what the cache on a device was made with; `remedy` is what --reformat would do to it.
+///
+/// # Errors
+/// Usage, naming both.
+pub(crate) fn agree<T: PartialEq + Copy>(
+    setting: &str,
+    (wanted, made): (Option<T>, T),
+    show: impl Fn(T) -> String,
+    path: &Path,
+    remedy: &str,
+) -> anyhow::Result<()> {
+    match wanted {
+        Some(wanted) if wanted != made => Err(usage(format!(
+            "{setting} is {} but {} was made with {}; change the setting, or --reformat to {remedy} it",
+            show(wanted),
+            path.display(),
+            show(made)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes, whatever their number.
+pub(crate) fn exact(bytes: u64) -> String {
+    format!("{:#}", Human(bytes))
 }

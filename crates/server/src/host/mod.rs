@@ -15,7 +15,7 @@ mod user;
 mod worker;
 
 pub use compute::{ComputeThreads, Jobs};
-pub use config::HostConfig;
+pub use config::{HostConfig, memory_bytes};
 pub use log::start as start_log;
 pub use worker::{RING_ENTRIES, Tasks, Worker, drive, each_second};
 

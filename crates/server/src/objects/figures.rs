@@ -2,16 +2,15 @@
 
 use super::worker::Opened;
 use super::{Objects, ServedCache};
-use crate::host::figures::{connections_group, group, latency, split_group};
+use crate::host::figures::{connections_group, latency, split_group, sum};
 use crate::lifetime::Pace;
 use pumice::{Recovered, Stats};
-use pumice_device::{DeviceCounters, DeviceCounts};
-use pumice_door_admin::{BookLine, Figures, Group, Latency};
+use pumice_device::DeviceCounts;
+use pumice_door_admin::{BookLine, Figures, Group, Latency, group};
 use pumice_door_memcached::Operation;
 use pumice_nhc::TierCounts;
 use pumice_trace::Human;
 use pumice_world::Figure;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Counters of which a rise is logged: what is lost, or refused for want of something.
@@ -26,13 +25,6 @@ pub const WATCHED: &[(&str, &str)] = &[
     ("index_cascade", "forgotten"),
     ("performance", "made_good"),
 ];
-
-/// What the handles of all workers on a device have counted.
-pub(crate) fn sum(counters: &[Arc<DeviceCounters>]) -> DeviceCounts {
-    let mut sum = DeviceCounts::default();
-    counters.iter().for_each(|counters| sum += counters.snapshot());
-    sum
-}
 
 impl Objects {
     /// Open, accepted and turned away.
@@ -224,8 +216,9 @@ fn cache_groups(stats: &Stats) -> [Group; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::figures::{process, server_group};
+    use crate::host::figures::server_group;
     use pumice_advise::Endurance;
+    use pumice_door_admin::process;
     use pumice_door_memcached::Counts as DoorCounts;
     use pumice_nhc::Counts;
     use pumice_world::Kind;

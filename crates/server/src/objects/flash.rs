@@ -1,13 +1,12 @@
 //! Opening the flash device: how large it is to be, and what it holds already.
 
 use super::config::ServeConfig;
-use crate::host::files::{Before, NewFile, before, make_file, size_at, superblock_at};
-use crate::usage::usage;
+use crate::host::files::{Before, NewFile, agree, before, exact, make_file, size_at, superblock_at};
 use anyhow::Context;
 use pumice::IndexKind;
-use pumice_blocks::OpenError;
+use pumice_blocks::{OpenError, Superblock};
 use pumice_device::FileShared;
-use pumice_flash::{LayoutName, LayoutOptions, STORE, Settings};
+use pumice_flash::{LayoutOptions, STORE, Settings};
 use pumice_trace::Human;
 use std::sync::Arc;
 
@@ -40,72 +39,62 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
     let before = before(&config.flash);
     let wanted = wanted_bytes(config, &before)?;
     let is_used = matches!(before, Before::BlockDevice | Before::File { len: 1.. });
-    let found = if config.host.reformat || !is_used {
-        None
-    } else {
-        peek(config, &before)?
+    let found = match config.host.reformat || !is_used {
+        true => None,
+        false => peek(config, &before)?,
     };
-    let Some(found) = found else {
+    let Some((superblock, made)) = found else {
         return Ok(Target::empty(config, wanted));
     };
-    if config.flash_size.is_some() && wanted != found.capacity {
-        return Err(usage(format!(
-            "--flash-size is {:#} but {} was made with {:#}; change the setting, or --reformat to erase it",
-            Human(wanted),
-            config.flash.display(),
-            Human(found.capacity),
-        )));
-    }
-    if let Some(wanted) = config.block_size
-        && wanted != found.block_bytes
-    {
-        return Err(usage(format!(
-            "--block-size is {} but {} was made with {}; change the setting, or --reformat to erase it",
-            Human(wanted),
-            config.flash.display(),
-            Human(found.block_bytes),
-        )));
-    }
+    let (geometry, path) = (&superblock.geometry, &config.flash);
+    let sizes = (config.flash_size.map(|_| wanted), geometry.capacity);
+    agree("--flash-size", sizes, exact, path, "erase")?;
+    let blocks = (config.block_size, geometry.block_bytes);
+    agree(
+        "--block-size",
+        blocks,
+        |bytes| Human(bytes).to_string(),
+        path,
+        "erase",
+    )?;
+    let asked = config.is_layout_given.then_some(config.layout.layout);
+    agree(
+        "--layout",
+        (asked, made.layout),
+        |layout| layout.to_string(),
+        path,
+        "erase",
+    )?;
+    agree(
+        "--index",
+        (config.index, made.index),
+        |index| index.to_string(),
+        path,
+        "erase",
+    )?;
     let layout = match config.layout {
-        wanted if wanted.layout == found.layout => wanted,
-        wanted if config.is_layout_given => {
-            return Err(usage(format!(
-                "--layout is {} but {} was made with {}; change the setting, or --reformat to erase it",
-                wanted.layout,
-                config.flash.display(),
-                found.layout,
-            )));
-        }
+        wanted if wanted.layout == made.layout => wanted,
         wanted => {
             if config.is_policy_given {
                 tracing::warn!(
                     "{} was made with layout {}, and policy, alpha and theta are taken for {}: they have no effect without --layout {}",
-                    config.flash.display(),
-                    found.layout,
+                    path.display(),
+                    made.layout,
                     wanted.layout,
-                    found.layout,
+                    made.layout,
                 );
             }
-            LayoutOptions::new(found.layout, None, None, None).expect("defaults go together")
+            LayoutOptions::new(made.layout, None, None, None).expect("defaults go together")
         }
     };
-    if let Some(wanted) = config.index
-        && wanted != found.index
-    {
-        return Err(usage(format!(
-            "--index is {wanted} but {} was made with {}; change the setting, or --reformat to erase it",
-            config.flash.display(),
-            found.index,
-        )));
-    }
     Ok(Target {
-        index: Some(found.index),
-        capacity: found.capacity,
-        block_bytes: Some(found.block_bytes),
+        index: Some(made.index),
+        capacity: geometry.capacity,
+        block_bytes: Some(geometry.block_bytes),
         layout,
-        time: found.time,
-        checkpoint_bytes: found.checkpoint_bytes,
-        has_tier: found.has_tier,
+        time: superblock.time,
+        checkpoint_bytes: superblock.checkpoints[0].len,
+        has_tier: superblock.has_tier,
     })
 }
 
@@ -146,33 +135,14 @@ fn wanted_bytes(config: &ServeConfig, before: &Before) -> anyhow::Result<u64> {
     Ok(bytes.unwrap_or(DEFAULT_BYTES))
 }
 
-/// A cache that is on the device.
-struct Found {
-    capacity: u64,
-    block_bytes: u64,
-    layout: LayoutName,
-    index: IndexKind,
-    time: u32,
-    checkpoint_bytes: u64,
-    has_tier: bool,
-}
-
 /// Looks at the cache of objects on a device, writing nothing; `None` where the device is empty.
-fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<Found>> {
-    let named = || format!("flash device {}", config.flash.display());
-    let Some(superblock) = superblock_at(&config.flash, before, STORE).with_context(named)? else {
-        return Ok(None);
+fn peek(config: &ServeConfig, before: &Before) -> anyhow::Result<Option<(Superblock, Settings)>> {
+    let look = || {
+        let Some(superblock) = superblock_at(&config.flash, before, STORE)? else {
+            return Ok(None);
+        };
+        let settings = Settings::decode(&superblock.own).ok_or(OpenError::UnknownSettings)?;
+        anyhow::Ok(Some((superblock, settings)))
     };
-    let settings = Settings::decode(&superblock.own)
-        .ok_or(OpenError::UnknownSettings)
-        .with_context(named)?;
-    Ok(Some(Found {
-        capacity: superblock.geometry.capacity,
-        block_bytes: superblock.geometry.block_bytes,
-        layout: settings.layout,
-        index: settings.index,
-        time: superblock.time,
-        checkpoint_bytes: superblock.checkpoints[0].len,
-        has_tier: superblock.has_tier,
-    }))
+    look().with_context(|| format!("flash device {}", config.flash.display()))
 }

@@ -11,7 +11,6 @@ mod report;
 mod worker;
 
 pub use config::ServeConfig;
-pub(crate) use figures::sum;
 use worker::ServedCache;
 
 use crate::host::files::NewFile;

@@ -2,13 +2,12 @@
 
 use super::Volumes;
 use super::worker::{Opened, Prepared};
-use crate::host::figures::{connections_group, group, latency, split_group};
+use crate::host::figures::{connections_group, latency, split_group, sum};
 use crate::lifetime::Pace;
-use crate::objects::sum;
 use pumice_blocks::BlockCounts;
 use pumice_chunk::store::{ChunkCounts, ChunkStore};
 use pumice_device::{AlignedBuf, DeviceCounts};
-use pumice_door_admin::{BooksFault, Figures, Group, Latency};
+use pumice_door_admin::{BooksFault, Figures, Group, Latency, group};
 use pumice_door_nbd::{Counts as DoorCounts, Operation};
 use pumice_remote::{Remote, RemoteCounts};
 use pumice_volume::VolumeCounts;

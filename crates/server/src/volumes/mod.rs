@@ -11,27 +11,28 @@ pub use config::{VolumeConfig, VolumesConfig};
 pub use pumice_backing::{Slow, Source};
 
 use crate::VERSION;
-use crate::host::files::{Before, before, is_same, make_file, open_file, size_at, superblock_at};
-use crate::host::{ComputeThreads, Host, Jobs, Worker, limits, line, random};
-use crate::service::{Door, Service, Share};
+use crate::host::files::{
+    Before, agree, before, exact, is_same, make_file, open_file, size_at, superblock_at,
+};
+use crate::host::{ComputeThreads, Host, Jobs, limits, line, random};
+use crate::service::{Door, Share};
 use crate::throttle::Kinds;
 use crate::usage::{causes, usage};
 use anyhow::Context;
 use door::Nbd;
-use plan::{CachePlan, Plan, Wanted};
+use plan::Plan;
 use pumice_advise::Endurance;
 use pumice_backing::DirtyCache;
 use pumice_blocks::{Durability, Maker, Superblock};
 use pumice_chunk::store::{Found, Options, STORE, Shape};
 use pumice_device::{FileError, SECTOR_BYTES};
-use pumice_door_admin::{BooksFault, Figures};
 use pumice_trace::Human;
-use pumice_volume::{Mode, Settings};
+use pumice_volume::{CachePlan, Mode, Settings, Wanted};
 use pumice_world::{Clock, SystemClock};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use worker::{Handle, Opened, Prepared};
+use worker::{Opened, Prepared};
 
 /// Volumes that are served.
 pub struct Volumes {
@@ -104,44 +105,6 @@ impl Volumes {
             endurance: config.host.endurance,
             started: Instant::now(),
         })
-    }
-}
-
-impl Service for Volumes {
-    const CLOSED: &'static str = "caches";
-    type Handle = Handle;
-    type Opened = Arc<[Opened]>;
-
-    fn plan(&self) -> Vec<Share> {
-        self.shares.clone()
-    }
-
-    fn handle(&self, worker: &Worker) -> anyhow::Result<Handle> {
-        Handle::new(self, worker)
-    }
-
-    async fn open(&self, handle: &Handle) -> anyhow::Result<Arc<[Opened]>> {
-        self.open_all(handle).await
-    }
-
-    async fn run(&self, worker: &Worker, handle: &Handle, opened: &Arc<[Opened]>) -> anyhow::Result<()> {
-        self.serve(worker, handle, opened).await
-    }
-
-    fn tick(&self, handle: &Handle, _: Option<&Arc<[Opened]>>) {
-        handle.tick(self.flash_timeout_secs);
-    }
-
-    async fn close(&self, handle: &Handle, _: &Arc<[Opened]>) -> anyhow::Result<()> {
-        self.close_all(handle).await
-    }
-
-    fn figures(&self, opened: Option<&Arc<[Opened]>>) -> Figures {
-        self.all_figures(opened.map(|opened| &**opened))
-    }
-
-    fn check_books(&self, opened: Option<&Arc<[Opened]>>) -> Result<(), BooksFault> {
-        self.check_chunks(opened.map(|opened| &**opened))
     }
 }
 
@@ -224,24 +187,16 @@ fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow
     };
     let found = found.and_then(|found| Some((found.geometry, Shape::decode(&found.own)?.chunk_bytes)));
     if let Some((geometry, chunk_bytes)) = &found {
-        if geometry.capacity != asked && volume.cache_size.is_some() {
-            return Err(usage(format!(
-                "--cache-size is {:#} but {} was made with {:#}; change the setting, or --reformat to empty it",
-                Human(asked),
-                cache.display(),
-                Human(geometry.capacity)
-            )));
-        }
-        if let Some(wanted) = volume.chunk_bytes
-            && wanted != *chunk_bytes
-        {
-            return Err(usage(format!(
-                "--chunk-size is {} but {} was made with {}; change the setting, or --reformat to empty it",
-                Human(wanted.into()),
-                cache.display(),
-                Human((*chunk_bytes).into())
-            )));
-        }
+        let sizes = (volume.cache_size.map(|_| asked), geometry.capacity);
+        agree("--cache-size", sizes, exact, cache, "empty")?;
+        let chunks = (volume.chunk_bytes, *chunk_bytes);
+        agree(
+            "--chunk-size",
+            chunks,
+            |bytes| Human(bytes.into()).to_string(),
+            cache,
+            "empty",
+        )?;
     }
     Ok(Some(Wanted {
         backing_bytes: pumice_volume::Backing::size(backing),

@@ -1,15 +1,17 @@
-//! A worker's handles on all cache devices and volumes: opened, served, ticked and closed.
+//! Volumes as the host runs them: a worker's handles, and what is opened, served, ticked and closed.
 
 use super::export::{CacheDevice, Served, ServedVolume};
 use super::{Volumes, say_found};
 use crate::host::files::NewFile;
 use crate::host::{RING_ENTRIES, Worker, line};
+use crate::service::{Service, Share};
 use crate::throttle::Throttling;
 use anyhow::Context;
 use pumice_backing::{DirtyCache, Slow};
 use pumice_blocks::OpenError;
 use pumice_chunk::store::{ChunkStore, Found};
 use pumice_device::{AlignedBuf, CountingDevice, Device, DeviceCounters, FileDevice, FileShared, RealTime};
+use pumice_door_admin::{BooksFault, Figures};
 use pumice_net::Seldom;
 use pumice_nhc::{Objective, Split};
 use pumice_volume::{Settings, Shared, Volume, VolumeError};
@@ -60,12 +62,16 @@ pub struct Handle {
     volumes: OnceCell<Vec<ServedVolume>>,
 }
 
-impl Handle {
-    /// Makes the handles of a worker on the cache devices.
-    ///
-    /// # Errors
-    /// A device cannot be had, or be driven by the event loop.
-    pub fn new(service: &Volumes, worker: &Worker) -> anyhow::Result<Self> {
+impl Service for Volumes {
+    const CLOSED: &'static str = "caches";
+    type Handle = Handle;
+    type Opened = Arc<[Opened]>;
+
+    fn plan(&self) -> Vec<Share> {
+        self.shares.clone()
+    }
+
+    fn handle(&self, worker: &Worker) -> anyhow::Result<Handle> {
         let device = |volume: &Prepared| {
             let Some(shared) = &volume.cache else {
                 return Ok(None);
@@ -77,34 +83,13 @@ impl Handle {
             let counters = Arc::clone(&volume.counters[worker.index]);
             anyhow::Ok(Some(CountingDevice::new(paced, counters)))
         };
-        Ok(Self {
-            devices: service
-                .volumes
-                .iter()
-                .map(device)
-                .collect::<anyhow::Result<_>>()?,
+        Ok(Handle {
+            devices: self.volumes.iter().map(device).collect::<anyhow::Result<_>>()?,
             volumes: OnceCell::new(),
         })
     }
 
-    /// Counts a second of the cache devices. Once open, the volumes do so, and fence a device that does not answer.
-    pub fn tick(&self, timeout_secs: u32) {
-        match self.volumes.get() {
-            Some(volumes) => volumes.iter().for_each(|volume| volume.tick_device(timeout_secs)),
-            None if timeout_secs == 0 => {}
-            None => {
-                let devices = self.devices.iter().flatten();
-                for overdue in devices.flat_map(|device| device.tick(timeout_secs)) {
-                    tracing::error!("a cache device does not answer: {overdue}");
-                }
-            }
-        }
-    }
-}
-
-impl Volumes {
-    /// Opens all volumes.
-    pub(super) async fn open_all(&self, handle: &Handle) -> anyhow::Result<Arc<[Opened]>> {
+    async fn open(&self, handle: &Handle) -> anyhow::Result<Arc<[Opened]>> {
         let mut all = Vec::new();
         for (prepared, device) in self.volumes.iter().zip(&handle.devices) {
             all.push(self.open_one(prepared, device.as_ref()).await.with_context(|| {
@@ -123,39 +108,7 @@ impl Volumes {
         Ok(all.into())
     }
 
-    async fn open_one(&self, prepared: &Prepared, device: Option<&CacheDevice>) -> anyhow::Result<Opened> {
-        let backing = &prepared.backing;
-        let open = async |settings: &Settings| Shared::open(settings, device, backing, &*self.clock).await;
-        let (mut shared, mut found) = open(&prepared.settings).await?;
-        let cache_of = |shared: &Shared<_>| shared.store().map_or(0, ChunkStore::cache_id);
-        if found == Some(Found::Cache) && backing.has_left(cache_of(&shared)) {
-            if shared.dirty(0).0 > 0 {
-                return Err(OpenError::OnlyCopy("the volume was served without it".into()).into());
-            }
-            let mut settings = prepared.settings.clone();
-            settings.cache.reformat = true;
-            (shared, _) = open(&settings).await?;
-            found = Some(Found::Forgotten);
-        }
-        if self.jobs.has_threads() {
-            shared.offload_to(Arc::clone(&self.jobs) as _);
-        }
-        if let Some(objective) = prepared.objective {
-            shared.split_reads(Split::new(objective, Arc::new(RealTime::new())));
-        }
-        Ok(Opened {
-            shared: Arc::new(shared),
-            found,
-        })
-    }
-
-    /// Serves on a worker until the server is to stop, and ends what it began.
-    pub(super) async fn serve(
-        &self,
-        worker: &Worker,
-        handle: &Handle,
-        opened: &[Opened],
-    ) -> anyhow::Result<()> {
+    async fn run(&self, worker: &Worker, handle: &Handle, opened: &Arc<[Opened]>) -> anyhow::Result<()> {
         let open = |((prepared, device), opened): ((&Prepared, &Option<CacheDevice>), &Opened)| {
             let backing = prepared.backing_throttling.backing(prepared.backing.clone());
             anyhow::Ok(Volume::new(
@@ -166,7 +119,7 @@ impl Volumes {
                 Arc::clone(&self.clock),
             ))
         };
-        let volumes = self.volumes.iter().zip(&handle.devices).zip(opened).map(open);
+        let volumes = self.volumes.iter().zip(&handle.devices).zip(&**opened).map(open);
         let volumes = volumes.collect::<anyhow::Result<Vec<_>>>()?;
         let volumes = handle.volumes.get_or_init(|| volumes);
         let exports = volumes.iter().zip(&self.volumes).map(|(volume, prepared)| {
@@ -195,8 +148,22 @@ impl Volumes {
         served
     }
 
-    /// Closes all volumes.
-    pub(super) async fn close_all(&self, handle: &Handle) -> anyhow::Result<()> {
+    /// Counts the seconds of the cache devices. Once open, the volumes do so, and fence a device that does not answer.
+    fn tick(&self, handle: &Handle, _: Option<&Arc<[Opened]>>) {
+        let timeout_secs = self.flash_timeout_secs;
+        match handle.volumes.get() {
+            Some(volumes) => volumes.iter().for_each(|volume| volume.tick_device(timeout_secs)),
+            None if timeout_secs == 0 => {}
+            None => {
+                let devices = handle.devices.iter().flatten();
+                for overdue in devices.flat_map(|device| device.tick(timeout_secs)) {
+                    tracing::error!("a cache device does not answer: {overdue}");
+                }
+            }
+        }
+    }
+
+    async fn close(&self, handle: &Handle, _: &Arc<[Opened]>) -> anyhow::Result<()> {
         let mut closed = Ok(());
         let volumes = handle.volumes.get().into_iter().flatten();
         for (volume, prepared) in volumes.zip(&self.volumes) {
@@ -222,6 +189,42 @@ impl Volumes {
             }
         }
         closed
+    }
+
+    fn figures(&self, opened: Option<&Arc<[Opened]>>) -> Figures {
+        self.all_figures(opened.map(|opened| &**opened))
+    }
+
+    fn check_books(&self, opened: Option<&Arc<[Opened]>>) -> Result<(), BooksFault> {
+        self.check_chunks(opened.map(|opened| &**opened))
+    }
+}
+
+impl Volumes {
+    async fn open_one(&self, prepared: &Prepared, device: Option<&CacheDevice>) -> anyhow::Result<Opened> {
+        let backing = &prepared.backing;
+        let open = async |settings: &Settings| Shared::open(settings, device, backing, &*self.clock).await;
+        let (mut shared, mut found) = open(&prepared.settings).await?;
+        let cache_of = |shared: &Shared<_>| shared.store().map_or(0, ChunkStore::cache_id);
+        if found == Some(Found::Cache) && backing.has_left(cache_of(&shared)) {
+            if shared.dirty(0).0 > 0 {
+                return Err(OpenError::OnlyCopy("the volume was served without it".into()).into());
+            }
+            let mut settings = prepared.settings.clone();
+            settings.cache.reformat = true;
+            (shared, _) = open(&settings).await?;
+            found = Some(Found::Forgotten);
+        }
+        if self.jobs.has_threads() {
+            shared.offload_to(Arc::clone(&self.jobs) as _);
+        }
+        if let Some(objective) = prepared.objective {
+            shared.split_reads(Split::new(objective, Arc::new(RealTime::new())));
+        }
+        Ok(Opened {
+            shared: Arc::new(shared),
+            found,
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Settings and plans, one program.
 
+mod host;
 mod lifetime;
 mod objects;
 mod plan;

@@ -4,8 +4,9 @@ use pumice_admit::Rule;
 use pumice_server::Flags;
 use pumice_server::host::HostConfig;
 use pumice_server::settings::{Layers, Settings};
-use pumice_server::volumes::plan::{Wanted, divide};
+use pumice_server::volumes::plan::divide;
 use pumice_server::volumes::{Source, VolumeConfig, VolumesConfig};
+use pumice_volume::Wanted;
 
 fn config(dram: u64) -> VolumesConfig {
     let volume = VolumeConfig {
