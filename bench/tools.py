@@ -11,7 +11,7 @@ from harness import Failure, machine
 from harness.servers import Memcached, Pumice, fresh_directory
 
 ITEM_BYTES = 300
-# Header, key of 8 bytes and footer entry beside the value.
+# Header, key of 8 bytes and footer entry beside the value, at most: as store format 2 had them, so that builds with it hold all items, too.
 RECORD_BYTES = ITEM_BYTES + 36 + 8 + 28
 # What of a file is not items: blocks that are free, are buffers, or hold mappings and checkpoints.
 SPARE_SHARE = 0.16

@@ -6,7 +6,7 @@ import time
 from comparison import Comparison, case
 from harness import Failure
 from harness.client import Client
-from tools import memcached, memcached_version, pumice
+from tools import memcached, memcached_version, percent, pumice
 
 KEY_BYTES = 10
 SETTLE_SECONDS = 120
@@ -176,4 +176,40 @@ def dram_items(arguments):
     comparison.turns(mine, theirs)
     for size in sizes:
         comparison.row(f"overhead of an item in DRAM, values of {size} bytes", str(size), "", "", "{:.1f} B".format)
+    return comparison
+
+
+# --- on flash ---------------------------------------------------------------------------------------------------------
+
+# Values of sixteen lengths in turn, so that padding is what it is on average.
+LENGTHS = 16
+
+
+@case(pairs=None, flash=(1024, "MiB of flash"), size=(300, "bytes of key and value, on average"), quick={"flash": 96})
+def flash_share(arguments):
+    """How much of a full flash holds no bytes of objects: headers, padding, footers, checkpoints, the log, what is kept free.
+
+    `serve` with the block size and the layout that it takes by itself gets 1.5 times the objects that the flash could hold if it had nothing
+    else on it, with keys of 10 bytes and values of sixteen lengths in turn, over one connection. After it has come to rest, its
+    index says how many objects are on flash. One turn, no peer."""
+    values = range(arguments.size - KEY_BYTES - LENGTHS // 2, arguments.size - KEY_BYTES + LENGTHS // 2)
+    mean = KEY_BYTES + sum(values) / LENGTHS
+    settings = {"key bytes": KEY_BYTES, "value bytes": f"{values[0]} to {values[-1]}", "flash MiB": arguments.flash}
+    comparison = Comparison(arguments, settings)
+
+    def mine(_):
+        dram = max(96, arguments.flash // 8)
+        with pumice(comparison, dram, arguments.flash, "--index", "full") as server:
+            items, step = int(1.5 * (arguments.flash << 20) / mean), 500
+            for at in range(0, items, step):
+                fill(server, at, at + step, values[at // step % LENGTHS])
+            time.sleep(3)
+            held = server.stats()["index"]["mappings"]
+            return {"items": held, "no_objects": 1 - held * mean / (arguments.flash << 20)}
+
+    comparison.turns(mine)
+    comparison.row(f"flash that holds no object bytes, {arguments.size}-byte objects", "no_objects", "≤ 19 %", "14 %", percent)
+    share = comparison.median("pumice", "no_objects")
+    if share is not None:
+        comparison.must(share <= 0.19, f"{percent(share)} of the flash holds no object bytes")
     return comparison

@@ -1,6 +1,6 @@
 //! A block that is still a buffer in DRAM.
 
-use crate::footer::{Entry, Trailer, footer_len};
+use crate::footer::{Entry, TRAILER_BYTES, Trailer};
 use crate::owner::Owner;
 use parking_lot::Mutex;
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
@@ -44,6 +44,8 @@ struct Fill<E> {
     /// Bytes of all pieces, without what is between prefixes.
     piece_bytes: usize,
     entries: Vec<E>,
+    /// Bytes of a footer that lists them all.
+    footer_bytes: usize,
     /// Bytes from the start that are on the device, whole sectors.
     written: usize,
     /// Bytes from the start of which a write was begun. They never change again.
@@ -57,7 +59,7 @@ struct Fill<E> {
 impl<E: Entry> Fill<E> {
     /// The longest piece that still fits a block of so many bytes, beside the footer that it needs then.
     fn room(&self, block_bytes: usize) -> usize {
-        block_bytes.saturating_sub(self.at + footer_len::<E>(self.entries.len() + 1))
+        block_bytes.saturating_sub(self.at + self.footer_bytes + E::BYTES_MAX)
     }
 }
 
@@ -109,6 +111,7 @@ impl<O: Owner> OpenBlock<O> {
                 at: 0,
                 piece_bytes: 0,
                 entries: Vec::new(),
+                footer_bytes: TRAILER_BYTES,
                 written: 0,
                 begun: 0,
                 unwritten_since: None,
@@ -140,7 +143,9 @@ impl<O: Owner> OpenBlock<O> {
         fill.at += len;
         fill.piece_bytes += len;
         let offset = u32::try_from(at).expect("blocks are at most 256 MiB");
-        fill.entries.push(entry(offset, number));
+        let entry = entry(offset, number);
+        fill.footer_bytes += entry.encoded_len(fill.entries.last());
+        fill.entries.push(entry);
         self.writers[fill.turn].fetch_add(1, Ordering::Relaxed);
         Some(Reserved {
             block: Arc::clone(self),
@@ -149,7 +154,8 @@ impl<O: Owner> OpenBlock<O> {
         })
     }
 
-    /// Reserves the room of the piece at `at` again, for a piece that is not longer. `change` updates the entry, or returns `None` to decline.
+    /// Reserves the room of the piece at `at` again, for a piece that is not longer. `change` updates the entry, whose bytes become no more,
+    /// or returns `None` to decline.
     /// Returns `None` if it declines, a write of the old piece has begun, or somebody else holds the block and may be reading the piece.
     ///
     /// The caller has two references to the block, that of the list of open blocks included. Until the new piece is written it lets no reader
@@ -215,7 +221,7 @@ impl<O: Owner> OpenBlock<O> {
     pub fn begin_prefix(&self) -> Option<Prefix<O::Entry>> {
         let mut fill = self.fill.lock();
         let end = fill.at.next_multiple_of(SECTOR_BYTES);
-        if end + footer_len::<O::Entry>(fill.entries.len()) > self.block_bytes {
+        if end + fill.footer_bytes > self.block_bytes {
             return None;
         }
         let padding = end - std::mem::replace(&mut fill.at, end);

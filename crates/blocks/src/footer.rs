@@ -12,14 +12,21 @@ const FORMAT: u16 = 2;
 
 /// An entry of a footer: what an owner says of one of the pieces that it put into a block.
 pub trait Entry: Sized {
-    /// Length of an entry in bytes, at least 1.
+    /// Length of every entry in bytes; 1 where they differ.
     const BYTES: usize;
+    /// Length of the longest entry in bytes.
+    const BYTES_MAX: usize = Self::BYTES;
 
-    /// Appends the entry's bytes, [`Entry::BYTES`] of them.
-    fn encode(&self, out: &mut Vec<u8>);
+    /// Length in bytes behind the entry `before`. Where entries are left out of a list, the others take no more than all of them do.
+    fn encoded_len(&self, _before: Option<&Self>) -> usize {
+        Self::BYTES
+    }
 
-    /// Reads entry `number` of a footer; `None` where it cannot be one.
-    fn decode(fields: &mut Fields<'_>, number: u32) -> Option<Self>;
+    /// Appends the entry's bytes, [`Entry::encoded_len`] of them. It may tell how it differs from the entry `before`.
+    fn encode(&self, before: Option<&Self>, out: &mut Vec<u8>);
+
+    /// Reads entry `number` of a footer, behind the entry `before`; `None` where it cannot be one.
+    fn decode(fields: &mut Fields<'_>, before: Option<&Self>, number: u32) -> Option<Self>;
 
     /// The bytes of the block that the entry speaks of. An empty range, or one that reaches into the footer, makes a footer damaged.
     fn range(&self) -> Range<u64>;
@@ -32,11 +39,11 @@ pub trait Entry: Sized {
 /// |      0 |    4 | `crc32c`      | over the cache id and bytes 4..64                          |
 /// |      4 |    4 | magic         | `PMbk`; anything else: never sealed                        |
 /// |      8 |    2 | format        | 2; anything else: treat as never sealed                    |
-/// |     10 |    2 | `entry_bytes` | length of a footer entry                                   |
+/// |     10 |    2 | `entry_bytes` | length of a footer entry; 1 where they differ              |
 /// |     12 |    4 | `block`       | its number: catches misdirected reads and writes           |
 /// |     16 |    8 | `sequence`    | of this generation of the block; strictly increasing over the device |
 /// |     24 |    8 | cache id      | random at format time: catches another cache's data        |
-/// |     32 |    4 | `count`       | footer entries, which stand just before the trailer        |
+/// |     32 |    4 | `count`       | length of all entries, which stand just before the trailer, in `entry_bytes` |
 /// |     36 |    4 | `entries_crc` | CRC-32C over the cache id and the entries                  |
 /// |     40 |    4 | `time`        | Unix seconds at sealing: a restart never starts before it  |
 /// |     44 |    8 | `own`         | the owner's                                                |
@@ -47,9 +54,9 @@ pub struct Trailer {
     pub block: u32,
     /// Sequence of this generation of the block.
     pub sequence: u64,
-    /// Number of footer entries.
+    /// Number of footer entries; their bytes where `entry_bytes` is 1.
     pub count: u32,
-    /// Length of an entry.
+    /// Length of an entry; 1 where they differ.
     pub entry_bytes: u16,
     /// Checksum over the entries.
     pub entries_crc: u32,
@@ -110,11 +117,6 @@ impl Trailer {
     }
 }
 
-/// Length of a footer with `count` entries and its trailer.
-pub fn footer_len<E: Entry>(count: usize) -> usize {
-    count * E::BYTES + TRAILER_BYTES
-}
-
 /// Footer and trailer of a block, ready to stand at its end.
 pub fn encode_footer<E: Entry>(
     cache_id: u64,
@@ -124,14 +126,16 @@ pub fn encode_footer<E: Entry>(
     own: [u8; OWN_BYTES],
     entries: &[E],
 ) -> (Vec<u8>, Trailer) {
-    let mut out = Vec::with_capacity(footer_len::<E>(entries.len()));
+    let mut out = Vec::new();
+    let mut before = None;
     for entry in entries {
-        entry.encode(&mut out);
+        entry.encode(before, &mut out);
+        before = Some(entry);
     }
     let trailer = Trailer {
         block,
         sequence,
-        count: u32::try_from(entries.len()).expect("a block has fewer than 2^32 bytes"),
+        count: u32::try_from(out.len() / E::BYTES).expect("a block has fewer than 2^32 bytes"),
         entry_bytes: u16::try_from(E::BYTES).expect("entries are short"),
         entries_crc: checksum(cache_id, &[&out]),
         time,
@@ -160,9 +164,9 @@ pub fn decode_entries<E: Entry>(
         return None;
     }
     let mut fields = Fields(entries);
-    let mut out: Vec<E> = Vec::with_capacity(trailer.count as usize);
-    while out.len() < trailer.count as usize {
-        let entry = E::decode(&mut fields, out.len() as u32)?;
+    let mut out: Vec<E> = Vec::with_capacity(entries.len() / E::BYTES_MAX);
+    while !fields.0.is_empty() {
+        let entry = E::decode(&mut fields, out.last(), out.len() as u32)?;
         let range = entry.range();
         if range.is_empty() || range.end > data_max {
             return None;
@@ -186,12 +190,12 @@ mod tests {
     impl Entry for Piece {
         const BYTES: usize = 8;
 
-        fn encode(&self, out: &mut Vec<u8>) {
+        fn encode(&self, _: Option<&Self>, out: &mut Vec<u8>) {
             out.extend_from_slice(&self.at.to_le_bytes());
             out.extend_from_slice(&self.len.to_le_bytes());
         }
 
-        fn decode(fields: &mut Fields<'_>, _: u32) -> Option<Self> {
+        fn decode(fields: &mut Fields<'_>, _: Option<&Self>, _: u32) -> Option<Self> {
             let (at, len) = (fields.u32()?, fields.u32()?);
             Some(Self { at, len })
         }

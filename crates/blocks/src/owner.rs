@@ -27,11 +27,11 @@
 //! impl Entry for Sector {
 //!     const BYTES: usize = 4;
 //!
-//!     fn encode(&self, out: &mut Vec<u8>) {
+//!     fn encode(&self, _before: Option<&Self>, out: &mut Vec<u8>) {
 //!         out.extend_from_slice(&self.0.to_le_bytes());
 //!     }
 //!
-//!     fn decode(fields: &mut Fields<'_>, _number: u32) -> Option<Self> {
+//!     fn decode(fields: &mut Fields<'_>, _before: Option<&Self>, _number: u32) -> Option<Self> {
 //!         fields.u32().map(Sector)
 //!     }
 //!

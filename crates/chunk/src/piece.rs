@@ -238,7 +238,7 @@ pub struct Entry {
 impl footer::Entry for Entry {
     const BYTES: usize = 40;
 
-    fn encode(&self, out: &mut Vec<u8>) {
+    fn encode(&self, _: Option<&Self>, out: &mut Vec<u8>) {
         let (block, number, word) = match self.kind {
             Kind::Content { number, hash } => (NO_BLOCK, number, hash),
             Kind::Reference {
@@ -257,7 +257,7 @@ impl footer::Entry for Entry {
         out.extend_from_slice(&word.to_le_bytes());
     }
 
-    fn decode(fields: &mut Fields<'_>, _: u32) -> Option<Self> {
+    fn decode(fields: &mut Fields<'_>, _: Option<&Self>, _: u32) -> Option<Self> {
         let (offset, len) = (fields.u32()?, fields.u32()?);
         let (address, version) = (fields.u64()?, fields.u64()?);
         let (block, number, word) = (fields.u32()?, fields.u32()?, fields.u64()?);
@@ -377,9 +377,9 @@ mod tests {
                 kind,
             };
             let mut bytes = Vec::new();
-            entry.encode(&mut bytes);
+            entry.encode(None, &mut bytes);
             assert_eq!(bytes.len(), Entry::BYTES);
-            assert_eq!(Entry::decode(&mut Fields(&bytes), 0), Some(entry));
+            assert_eq!(Entry::decode(&mut Fields(&bytes), None, 0), Some(entry));
         }
     }
 }

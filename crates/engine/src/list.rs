@@ -46,8 +46,8 @@ impl Listed {
         })
     }
 
-    /// Bytes of the object as it is stored, without padding: header, key and value. Of a large object what its slices have beside
-    /// the value is left out.
+    /// Bytes of the object as it is stored, without padding: the shortest header, key and value. Of a large object what its slices have
+    /// beside the value is left out.
     pub fn bytes(&self) -> u64 {
         HEADER_BYTES as u64 + self.key.len() as u64 + self.value_len
     }

@@ -153,7 +153,7 @@ mod tests {
             assert!(located.in_dram_tier);
             let copy = located.flash.expect("set writes to a buffer");
             assert!(
-                !copy.written && (339..360).contains(&copy.record_bytes),
+                !copy.written && (325..340).contains(&copy.record_bytes),
                 "{copy:?}"
             );
             assert_eq!(copy.position.is_some(), layout == LayoutName::Ripq);
@@ -185,7 +185,7 @@ mod tests {
         assert!(
             located
                 .flash
-                .is_some_and(|copy| copy.written && copy.record_bytes >= 339)
+                .is_some_and(|copy| copy.written && copy.record_bytes >= 322)
         );
     }
 

@@ -7,7 +7,7 @@ use pumice_index::cascade::History;
 use pumice_index::{IndexKind, IndexShape};
 
 /// Bytes of flash that an object of 300 bytes takes, with key, header and its part of the footer.
-pub(crate) const OBJECT_FLASH_BYTES: u64 = 380;
+pub(crate) const OBJECT_FLASH_BYTES: u64 = 350;
 
 /// A budget, and what it is for.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +117,7 @@ impl Budget {
         let serve_min = 1 << 20;
         let block_bytes =
             block_bytes.unwrap_or_else(|| Geometry::block_bytes_for(flash, serve_min, active, total / 4));
-        // A quarter more for footers under construction: a 28-byte entry for each record of 144 bytes or so.
+        // A quarter more for footers under construction: 32 bytes in DRAM for each record of 144 bytes or so.
         let buffer_cost = block_bytes + block_bytes / 4;
         let LayoutNeeds {
             open_blocks,
@@ -139,7 +139,7 @@ impl Budget {
             IndexKind::Cascade => {
                 let slots = match slots {
                     0 => 0,
-                    bits => u64::from(bits) * 100 / 8 + 100 * 3 / 64,
+                    bits => u64::from(bits) * 100 / 8 + 100 * 4 / 64,
                 };
                 let of_objects = flash / OBJECT_FLASH_BYTES * (MemoryPlan::FILTER_CENTIBYTES + slots) / 100;
                 // Reclaims begin at three quarters.

@@ -127,7 +127,7 @@ impl<B: Buffer> Inner<B> {
     /// The longest value that is one record, for a key of this length.
     pub(crate) fn slice_bytes(&self, key: &[u8]) -> usize {
         let record_max = usize::try_from(self.store().record_max()).expect("at most 1 MiB");
-        record_max - pumice_record::HEADER_BYTES - key.len()
+        record_max - pumice_record::HEADER_BYTES_MAX - key.len()
     }
 
     /// Whether records go to flash as they are set.

@@ -24,6 +24,8 @@ pub struct ObjectInfo {
     pub(crate) live: AtomicU64,
     /// Bytes of records that were written; 0 while the block is open.
     pub(crate) filled: AtomicU64,
+    /// Entries of its footer; 0 while the block is open.
+    pub(crate) entries: AtomicU32,
     pub(crate) expiry_max: AtomicU32,
     /// Whether it is being reclaimed, and mappings to it count for nothing any more.
     pub(crate) is_leaving: AtomicBool,
@@ -40,6 +42,7 @@ impl Default for ObjectInfo {
             reclaims: AtomicU8::new(0),
             live: AtomicU64::new(0),
             filled: AtomicU64::new(0),
+            entries: AtomicU32::new(0),
             expiry_max: AtomicU32::new(0),
             is_leaving: AtomicBool::new(false),
             is_kept: AtomicBool::new(false),
@@ -68,6 +71,8 @@ pub(crate) struct SealedBlock {
     pub(crate) id: u32,
     pub(crate) sequence: u64,
     pub(crate) footer_len: u32,
+    /// Entries of its footer.
+    pub(crate) entries: u32,
     pub(crate) expiry_max: u32,
     /// Where it stood in the queue when it was sealed, in 65,535ths; `None` where a checkpoint knows it in the same life, and with
     /// it its place.
@@ -75,13 +80,14 @@ pub(crate) struct SealedBlock {
 }
 
 impl SealedBlock {
-    /// As its trailer has it.
-    pub(crate) fn of(id: u32, trailer: &Trailer) -> Self {
+    /// As its trailer has it, of a footer with so many entries.
+    pub(crate) fn of(id: u32, trailer: &Trailer, entries: u32) -> Self {
         let Ending { expiry_max, position } = Ending::of(trailer);
         Self {
             id,
             sequence: trailer.sequence,
             footer_len: u32::try_from(trailer.footer_len()).unwrap_or(u32::MAX),
+            entries,
             expiry_max,
             position: Some(position),
         }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 /// Bits of a length: 4 of exponent, 8 of mantissa.
 const LEN_BITS: u32 = 12;
-/// The longest object in units; with units of 16 bytes 1 MiB.
-const UNITS_MAX: u64 = 1 << 16;
+/// The longest object in units; with units of 8 bytes 1 MiB.
+pub const UNITS_MAX: u64 = 1 << 17;
 /// Bits of an offset in units, at most: beyond that the unit grows.
 const OFFSET_BITS_MAX: u32 = 38;
 /// Hash bits, shard and tag together, that a mapping should keep.
@@ -72,7 +72,7 @@ pub fn unpadded_len(room: u64, unit_bytes: u64) -> u64 {
 impl IndexShape {
     /// The shape for a device of `capacity` bytes and 2^`shard_bits` shards, with `note_bits` (at most 16) beside each location.
     pub fn new(capacity: u64, shard_bits: u32, note_bits: u32) -> Self {
-        let mut unit_bytes = 16;
+        let mut unit_bytes = 8;
         // On large devices the unit grows, so that enough hash bits find room in an entry of 10 bytes.
         while capacity / unit_bytes > 1 << (OFFSET_BITS_MAX - note_bits.min(4)) {
             unit_bytes *= 2;

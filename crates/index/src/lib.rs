@@ -11,7 +11,7 @@ mod shard;
 mod table;
 
 pub use cascade::Lookup;
-pub use full::{FullShard, IndexShape, padded_len, unpadded_len};
+pub use full::{FullShard, IndexShape, UNITS_MAX, padded_len, unpadded_len};
 pub use mapping::{KeyHash, Location, Mapping};
 pub use shard::{Heard, IndexShard, IndexSize, Known, StoredCopy, Superseded, Survivor};
 pub use table::{PackedTable, TableFull, TableShape};

@@ -1,12 +1,12 @@
 //! An object as it stands on flash: header, key, value, padding; and read from there, or from the DRAM tier, where its header is shorter.
 
-use crate::codec::{Fields, checksum, value_checksum};
-use crate::dram_header;
+use crate::codec::value_checksum;
+use crate::header::{
+    DRAM_MORE_BYTES, DRAM_START_BYTES, RecordHeader, START_BYTES, dram_len_of, head_checksum, len_of,
+};
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use std::sync::Arc;
 
-/// Length of a record's header in bytes.
-pub const HEADER_BYTES: usize = 36;
 /// Length of the value of the head of a large object in bytes. What it says is not known here.
 pub const MANIFEST_BYTES: usize = 20;
 
@@ -65,12 +65,12 @@ pub struct RecordParts<'a> {
 impl<'a> RecordParts<'a> {
     /// Length in bytes without padding.
     pub fn encoded_len(&self) -> usize {
-        HEADER_BYTES + self.key.len() + self.value.len()
+        self.header(0).encoded_len()
     }
 
-    /// Length in bytes of the item in the DRAM tier that these parts make, without padding: at most `encoded_len` and one.
+    /// Length in bytes of the item in the DRAM tier that these parts make, without padding: `encoded_len` and four.
     pub fn dram_len(&self) -> usize {
-        dram_header::len(self) + self.key.len() + self.value.len()
+        self.encoded_len() + DRAM_MORE_BYTES
     }
 
     /// Writes the item of these parts for the DRAM tier, with 64 bits that say where the object's copy on flash is.
@@ -78,11 +78,11 @@ impl<'a> RecordParts<'a> {
     /// # Safety
     /// The [`RecordParts::dram_len`] bytes from `at` on are the caller's alone, and nothing reads them yet ([`Buffer::put`]).
     pub unsafe fn put_dram<B: Buffer>(&self, buffer: &B, at: usize, backing: u64) {
-        let (header, len) = dram_header::encode(&self.header(0), backing);
+        let header = self.header(0).encode_dram(backing);
         // SAFETY: the range is the caller's.
         unsafe {
-            put_head(buffer, at, &header[..len], self.key);
-            buffer.put(at + len + self.key.len(), self.value);
+            put_head(buffer, at, &header, self.key);
+            buffer.put(at + header.len() + self.key.len(), self.value);
         }
     }
 
@@ -91,7 +91,7 @@ impl<'a> RecordParts<'a> {
         RecordHeader {
             value_crc: self.value_crc,
             version: self.version,
-            sequence: sequence as u32,
+            sequence,
             expiry: self.expiry,
             flags: self.flags,
             value_len: u32::try_from(self.value.len()).expect("values are at most a slice long"),
@@ -110,92 +110,6 @@ pub fn payload_checksum(value: Payload<'_>) -> u32 {
     }
 }
 
-/// Header at the start of every record. 36 bytes, little-endian.
-///
-/// | offset | size | field       | meaning                                                                |
-/// |-------:|-----:|-------------|------------------------------------------------------------------------|
-/// |      0 |    4 | `crc32c`    | over the cache id, bytes 4..36 and the key                             |
-/// |      4 |    4 | `value_crc` | CRC-32C of the value                                                   |
-/// |      8 |    8 | `version`   | orders copies; the memcached CAS unique                                |
-/// |     16 |    4 | `sequence`  | low half of the block's: leftovers of a former generation stay dead     |
-/// |     20 |    4 | `expiry`    | Unix seconds, 0 = never                                                |
-/// |     24 |    4 | `flags`     | the client's; of a slice, KiB of the whole value, rounded up           |
-/// |     28 |    4 | `value_len` | bytes                                                                  |
-/// |     32 |    1 | `key_len`   | bytes                                                                  |
-/// |     33 |    1 | `marks`     | what else is said of the object; means nothing here                    |
-/// |     34 |    2 | `slice`     | 0 whole, 65535 head, else slice number + 1                             |
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordHeader {
-    /// CRC-32C of the value.
-    pub value_crc: u32,
-    /// Orders copies.
-    pub version: u64,
-    /// Low half of the block's sequence; 0 in the DRAM tier.
-    pub sequence: u32,
-    /// Unix seconds, 0 = never.
-    pub expiry: u32,
-    /// The client's flags.
-    pub flags: u32,
-    /// Bytes of the value.
-    pub value_len: u32,
-    /// Bytes of the key.
-    pub key_len: u8,
-    /// What else is said of the object.
-    pub marks: u8,
-    /// Which part of the object.
-    pub slice: SliceId,
-}
-
-impl RecordHeader {
-    /// Header bytes, with the checksum that flash wants.
-    pub fn encode(&self, cache_id: u64, key: &[u8]) -> [u8; HEADER_BYTES] {
-        let mut out = self.encode_unchecked();
-        let crc = checksum(cache_id, &[&out[4..], key]);
-        out[0..4].copy_from_slice(&crc.to_le_bytes());
-        out
-    }
-
-    fn encode_unchecked(&self) -> [u8; HEADER_BYTES] {
-        let mut out = [0; HEADER_BYTES];
-        out[4..8].copy_from_slice(&self.value_crc.to_le_bytes());
-        out[8..16].copy_from_slice(&self.version.to_le_bytes());
-        out[16..20].copy_from_slice(&self.sequence.to_le_bytes());
-        out[20..24].copy_from_slice(&self.expiry.to_le_bytes());
-        out[24..28].copy_from_slice(&self.flags.to_le_bytes());
-        out[28..32].copy_from_slice(&self.value_len.to_le_bytes());
-        out[32] = self.key_len;
-        out[33] = self.marks;
-        out[34..36].copy_from_slice(&self.slice.encode().to_le_bytes());
-        out
-    }
-
-    /// Reads a header without checking its checksum.
-    pub fn decode_unchecked(bytes: &[u8]) -> Option<Self> {
-        let mut fields = Fields(bytes.get(4..HEADER_BYTES)?);
-        Some(Self {
-            value_crc: fields.u32()?,
-            version: fields.u64()?,
-            sequence: fields.u32()?,
-            expiry: fields.u32()?,
-            flags: fields.u32()?,
-            value_len: fields.u32()?,
-            key_len: fields.u8()?,
-            marks: fields.u8()?,
-            slice: SliceId::decode(fields.u16()?),
-        })
-    }
-
-    /// Length of the whole record without padding.
-    pub fn encoded_len(&self) -> usize {
-        HEADER_BYTES + usize::from(self.key_len) + self.value_len as usize
-    }
-
-    /// Whether the object's time is over at `now`.
-    pub fn is_expired(&self, now: u32) -> bool {
-        is_expired(self.expiry, now)
-    }
-}
-
 /// Header and key of the record at `at`, where their checksum is right; the value is not read, and need not be there.
 pub fn read_head<B: Buffer>(
     buffer: &B,
@@ -203,12 +117,12 @@ pub fn read_head<B: Buffer>(
     cache_id: u64,
     sequence: u64,
 ) -> Option<(RecordHeader, &[u8])> {
-    let bytes = buffer.bytes(at, HEADER_BYTES)?;
-    let header = RecordHeader::decode_unchecked(bytes)?;
-    let key = buffer.bytes(at + HEADER_BYTES, usize::from(header.key_len))?;
+    let len = len_of(buffer.bytes(at, START_BYTES)?)?;
+    let bytes = buffer.bytes(at, len)?;
+    let header = RecordHeader::decode_unchecked(bytes, sequence)?;
+    let key = buffer.bytes(at + len, usize::from(header.key_len))?;
     let crc = u32::from_le_bytes(*bytes.first_chunk()?);
-    let is_whole = crc == checksum(cache_id, &[&bytes[4..], key]) && header.sequence == sequence as u32;
-    is_whole.then_some((header, key))
+    (crc == head_checksum(cache_id, sequence, bytes, key)).then_some((header, key))
 }
 
 /// Writes header and key in one piece, as buffers that keep only pieces want it.
@@ -259,7 +173,7 @@ impl<B> Clone for Record<B> {
 impl<B: Buffer> Record<B> {
     /// Checks the record at `at` of `buffer`, which must not reach past `at + len`.
     ///
-    /// `verify`: check the checksums, as for bytes that come from a device.
+    /// `verify`: check the checksum of the value, too, as for bytes that come from a device.
     /// `None` where anything is off.
     pub fn decode(
         buffer: Arc<B>,
@@ -269,20 +183,14 @@ impl<B: Buffer> Record<B> {
         sequence: u64,
         verify: bool,
     ) -> Option<Self> {
-        let bytes = buffer.bytes(at, HEADER_BYTES)?;
-        let header = RecordHeader::decode_unchecked(bytes)?;
-        if header.encoded_len() > len || header.sequence != sequence as u32 {
+        let (header, key) = read_head(&*buffer, at, cache_id, sequence)?;
+        if header.encoded_len() > len {
             return None;
         }
-        let key_at = at + HEADER_BYTES;
-        let key = buffer.bytes(key_at, usize::from(header.key_len))?;
-        let value_at = key_at + usize::from(header.key_len);
-        let value = buffer.payload(value_at, header.value_len as usize)?;
-        if verify {
-            let crc = u32::from_le_bytes(*bytes.first_chunk()?);
-            if crc != checksum(cache_id, &[&bytes[4..], key]) || payload_checksum(value) != header.value_crc {
-                return None;
-            }
+        let key_at = at + header.header_len();
+        let value = buffer.payload(key_at + key.len(), header.value_len as usize)?;
+        if verify && payload_checksum(value) != header.value_crc {
+            return None;
         }
         Some(Self {
             buffer,
@@ -293,8 +201,8 @@ impl<B: Buffer> Record<B> {
 
     /// Reads the item at `at` of a DRAM segment; nothing rots there. Returns its backing location too, see [`RecordParts::put_dram`].
     pub fn decode_dram(buffer: Arc<B>, at: usize) -> Option<(Self, u64)> {
-        let len = dram_header::len_of(*buffer.bytes(at, 1)?.first()?);
-        let (header, backing) = dram_header::decode(buffer.bytes(at, len)?)?;
+        let len = dram_len_of(buffer.bytes(at, DRAM_START_BYTES)?)?;
+        let (header, backing) = RecordHeader::decode_dram(buffer.bytes(at, len)?)?;
         let record = Self {
             buffer,
             key_at: at + len,

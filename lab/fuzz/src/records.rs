@@ -1,16 +1,16 @@
 //! The formats of a block and of the log, one by one: what is accepted is what would be written.
 
 use crate::bytes::{Bytes, put_u32};
-use pumice_blocks::footer::{TRAILER_BYTES, Trailer, decode_entries, encode_footer, footer_len};
+use pumice_blocks::footer::{Entry, TRAILER_BYTES, Trailer, decode_entries, encode_footer};
 use pumice_blocks::geometry::LOG_RECORD_BYTES;
 use pumice_blocks::superblock::{SlotContent, Superblock};
 use pumice_device::{AlignedBuf, Payload, SECTOR_BYTES};
 use pumice_flash::LogRecord;
 use pumice_flash::Settings;
-use pumice_flash::footer::{ENTRY_BYTES, Ending, FooterEntry};
+use pumice_flash::footer::{Ending, FooterEntry};
 use pumice_record::SliceId;
-use pumice_record::codec::{checksum, value_checksum};
-use pumice_record::{HEADER_BYTES, Record, RecordHeader, RecordParts};
+use pumice_record::codec::{Fields, checksum, value_checksum};
+use pumice_record::{Record, RecordHeader, RecordParts};
 use std::sync::Arc;
 
 const CACHE_ID: u64 = 0x0123_4567_89ab_cdef;
@@ -32,17 +32,21 @@ pub(crate) fn run(data: &[u8]) {
 
 /// A footer with its trailer.
 fn footer(mut bytes: Vec<u8>, is_signed: bool) {
-    if is_signed && let Some(at) = bytes.len().checked_sub(TRAILER_BYTES) {
-        // As many entries as there is room for, unless the bytes insist on their own number.
-        let room = at / ENTRY_BYTES;
+    if is_signed && let Some(len) = bytes.len().checked_sub(TRAILER_BYTES) {
+        // As many entries as there are, unless the bytes insist on their own length.
+        let (mut at, mut fields, mut entries) = (0, Fields(&bytes[..len]), Vec::new());
+        while let Some(entry) = FooterEntry::decode(&mut fields, entries.last(), 0) {
+            entries.push(entry);
+            at = len - fields.0.len();
+        }
+        bytes.drain(at..len);
         if bytes[at + 32] != 0xff {
-            put_u32(&mut bytes, at + 32, room as u32);
+            put_u32(&mut bytes, at + 32, at as u32);
         }
         bytes[at + 4..at + 8].copy_from_slice(b"PMbk");
-        bytes[at + 8..at + 12].copy_from_slice(&[2, 0, ENTRY_BYTES as u8, 0]);
+        bytes[at + 8..at + 12].copy_from_slice(&[2, 0, FooterEntry::BYTES as u8, 0]);
         bytes[at + 24..at + 32].copy_from_slice(&CACHE_ID.to_le_bytes());
-        let entries = at - room * ENTRY_BYTES;
-        let crc = checksum(CACHE_ID, &[&bytes[entries..at]]);
+        let crc = checksum(CACHE_ID, &[&bytes[..at]]);
         put_u32(&mut bytes, at + 36, crc);
         let crc = checksum(CACHE_ID, &[&bytes[at + 4..]]);
         put_u32(&mut bytes, at, crc);
@@ -54,8 +58,6 @@ fn footer(mut bytes: Vec<u8>, is_signed: bool) {
     let Some(entries) = decode_entries::<FooterEntry>(CACHE_ID, &trailer, &bytes, BLOCK_BYTES) else {
         return;
     };
-    assert_eq!(entries.len(), trailer.count as usize);
-    assert_eq!(trailer.footer_len(), footer_len::<FooterEntry>(entries.len()));
     let room = BLOCK_BYTES - trailer.footer_len();
     for (number, entry) in (0..).zip(&entries) {
         assert_eq!(entry.number, number);
@@ -96,23 +98,22 @@ fn record(mut from: Bytes<'_>, is_signed: bool) {
     let len = usize::from(from.u16());
     let mut bytes = vec![0; at];
     bytes.extend_from_slice(from.0);
-    if is_signed && let Some(header) = RecordHeader::decode_unchecked(&bytes[at..]) {
-        put_u32(&mut bytes, at + 16, sequence as u32);
-        let key_end = at + HEADER_BYTES + usize::from(header.key_len);
+    if is_signed && let Some(mut header) = RecordHeader::decode_unchecked(&bytes[at..], sequence) {
+        let head_end = at + header.header_len();
+        let key_end = head_end + usize::from(header.key_len);
         let value_end = key_end.saturating_add(header.value_len as usize);
         bytes.resize(bytes.len().max(key_end), 0);
         if value_end <= bytes.len() {
-            let crc = value_checksum(&bytes[key_end..value_end]);
-            put_u32(&mut bytes, at + 4, crc);
+            header.value_crc = value_checksum(&bytes[key_end..value_end]);
         }
-        let crc = checksum(CACHE_ID, &[&bytes[at + 4..key_end]]);
-        put_u32(&mut bytes, at, crc);
+        let signed = header.encode(CACHE_ID, &bytes[head_end..key_end]);
+        bytes[at..head_end].copy_from_slice(&signed);
     }
-    if let Some(header) = RecordHeader::decode_unchecked(bytes.get(at..).unwrap_or_default()) {
-        let key_end = at + HEADER_BYTES + usize::from(header.key_len);
-        if let Some(key) = bytes.get(at + HEADER_BYTES..key_end) {
+    if let Some(header) = RecordHeader::decode_unchecked(bytes.get(at..).unwrap_or_default(), sequence) {
+        let head_end = at + header.header_len();
+        if let Some(key) = bytes.get(head_end..head_end + usize::from(header.key_len)) {
             let again = header.encode(CACHE_ID, key);
-            assert!(again[4..] == bytes[at + 4..at + HEADER_BYTES], "{header:?}");
+            assert!(again[4..] == bytes[at + 4..head_end], "{header:?}");
         }
     }
     let buffer = buffer(&bytes);
@@ -120,7 +121,7 @@ fn record(mut from: Bytes<'_>, is_signed: bool) {
     let Some(record) = decode(true) else { return };
     let (header, key) = (*record.header(), record.key());
     assert!(header.encoded_len() <= len);
-    assert_eq!(header.sequence, sequence as u32);
+    assert_eq!(header.sequence, sequence);
     let Payload::Bytes(value) = record.value() else {
         panic!("real bytes")
     };
@@ -235,7 +236,7 @@ fn written(mut from: Bytes<'_>) {
     let entry = FooterEntry {
         hash: version.rotate_left(7),
         version,
-        offset: u32::from(flip),
+        offset: u32::from(flip) * 8,
         len: 160,
         expiry,
         number: 0,
@@ -249,7 +250,7 @@ fn written(mut from: Bytes<'_>) {
         &[entry],
     );
     assert_eq!(Trailer::decode(CACHE_ID, &footer), Some(trailer));
-    let is_inside = usize::from(flip) + 160 <= BLOCK_BYTES - footer.len();
+    let is_inside = usize::from(flip) * 8 + 160 <= BLOCK_BYTES - footer.len();
     let entries = decode_entries(CACHE_ID, &trailer, &footer, BLOCK_BYTES);
     assert_eq!(entries, is_inside.then(|| vec![entry]));
     let bit = usize::from(flip) % (8 * footer.len());

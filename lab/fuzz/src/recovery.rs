@@ -5,19 +5,20 @@
 //! damaged too, whose end cannot be told from one that was lost, it holds what it held at some time. Where checksums were made to
 //! fit, it holds that, unless it was objects that were forged.
 
-use crate::bytes::{Bytes, put_u32};
-use crate::edits::{BLOCK_BYTES, EDITS_MAX, Edits, medium_of, u32_at};
+use crate::bytes::Bytes;
+use crate::edits::{BLOCK_BYTES, EDITS_MAX, Edits, medium_of, u32_at, u64_at};
 use crate::image::{self, Entry, Image, KEYS, Rig};
 use pumice_blocks::footer::TRAILER_BYTES;
 use pumice_device::{MemMedium, SECTOR_BYTES};
-use pumice_flash::footer::ENTRY_BYTES;
+use pumice_flash::footer::FooterEntry;
 use pumice_flash::inspect::{Finding, Severity, Sink, inspect};
+use pumice_record::RecordHeader;
 use pumice_record::codec::value_checksum;
-use pumice_record::{HEADER_BYTES, RecordHeader};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 const SECTOR: usize = SECTOR_BYTES;
+const ENTRY_BYTES: usize = <FooterEntry as pumice_blocks::footer::Entry>::BYTES;
 
 pub(crate) fn full(data: &[u8]) {
     static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
@@ -127,17 +128,18 @@ impl<'a> Edited<'a> {
             Kind::Object => {
                 let at = part.start;
                 let end = edits.block(at).expect("in a block") + BLOCK_BYTES as usize;
-                let Some(header) = RecordHeader::decode_unchecked(&edits.bytes[at..end]) else {
+                let sequence = u64_at(&edits.bytes, end - TRAILER_BYTES + 16);
+                let Some(mut header) = RecordHeader::decode_unchecked(&edits.bytes[at..end], sequence) else {
                     return;
                 };
-                let key = at + HEADER_BYTES..at + HEADER_BYTES + usize::from(header.key_len);
+                let key = at + header.header_len()..at + header.header_len() + usize::from(header.key_len);
                 let value = key.end..key.end.saturating_add(header.value_len as usize);
                 if value.end <= end {
-                    let crc = value_checksum(&edits.bytes[value]);
-                    put_u32(&mut edits.bytes, at + 4, crc);
+                    header.value_crc = value_checksum(&edits.bytes[value]);
                 }
                 if key.end <= end {
-                    edits.sign(at, key.end - at);
+                    let signed = header.encode(edits.superblock.cache_id, &edits.bytes[key.clone()]);
+                    edits.bytes[at..key.start].copy_from_slice(&signed);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{FoundBlocks, LogSummary, PIECE_HEAD_BYTES_MAX, Recovery, Restore};
 use crate::chain::{BlockRole, Head};
-use crate::footer::{Entry, encode_footer, footer_len};
+use crate::footer::{Entry, TRAILER_BYTES, encode_footer};
 use crate::log::PrefixMark;
 use crate::open::read_twice;
 use pumice_device::{Device, SECTOR_BYTES};
@@ -76,6 +76,7 @@ impl<D: Device> Recovery<'_, D> {
             logged_end
         };
         let mut entries: Vec<O::Entry> = Vec::new();
+        let mut footer_len = TRAILER_BYTES;
         // What was read last, and from where in the block.
         let mut part: Option<(usize, D::Buf)> = None;
         let mut at = 0;
@@ -114,10 +115,8 @@ impl<D: Device> Recovery<'_, D> {
                 continue;
             };
             let piece_end = usize::try_from(entry.range().end).unwrap_or(usize::MAX);
-            if piece_end <= at
-                || piece_end > end
-                || piece_end + footer_len::<O::Entry>(entries.len() + 1) > block_bytes
-            {
+            footer_len += entry.encoded_len(entries.last());
+            if piece_end <= at || piece_end > end || piece_end + footer_len > block_bytes {
                 break;
             }
             at = piece_end;

@@ -95,7 +95,7 @@ fn a_crash_loses_nothing_older_than_the_interval() {
     for kind in 0..KINDS {
         for durability in [Durability::Process, Durability::Power] {
             let lives = Lives::new(kind, durability);
-            let mut random = Random(kind + 1);
+            let mut random = Random(kind + 201);
             let mut model = Model::new();
             let (mut prefixes, mut padding, mut writes) = (0, 0, 0);
             for life in 0..8 {

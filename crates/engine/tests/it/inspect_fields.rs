@@ -10,8 +10,8 @@ use pumice_device::{Device, MemDevice, MemMedium};
 use pumice_flash::footer::FooterEntry;
 use pumice_flash::inspect::{Finding, InspectError, Severity, Sink, Summary, inspect};
 use pumice_flash::{LogKind, LogRecord};
+use pumice_record::RecordHeader;
 use pumice_record::codec::checksum;
-use pumice_record::{HEADER_BYTES, RecordHeader};
 use pumice_world::ManualClock;
 use std::sync::Arc;
 
@@ -147,10 +147,12 @@ impl Image {
 
     fn edit_record(&mut self, block: u32, entry: &FooterEntry, edit: impl FnOnce(&mut RecordHeader)) {
         let (at, cache_id) = (self.block_at(block) + entry.offset as usize, self.cache_id());
-        let mut header = RecordHeader::decode_unchecked(&self.bytes[at..]).unwrap();
-        let key = self.bytes[at + HEADER_BYTES..][..usize::from(header.key_len)].to_vec();
+        let sequence = Trailer::decode(cache_id, self.block(block)).unwrap().sequence;
+        let mut header = RecordHeader::decode_unchecked(&self.bytes[at..], sequence).unwrap();
+        let len = header.header_len();
+        let key = self.bytes[at + len..][..usize::from(header.key_len)].to_vec();
         edit(&mut header);
-        self.bytes[at..at + HEADER_BYTES].copy_from_slice(&header.encode(cache_id, &key));
+        self.bytes[at..at + len].copy_from_slice(&header.encode(cache_id, &key));
     }
 
     fn slot_at(&self, position: u64) -> usize {
@@ -184,7 +186,8 @@ fn trailers_and_footers() {
     let id = image.cache_id();
     let at = image.block_at(block);
     let in_trailer = at + BLOCK - 64..at + BLOCK;
-    let in_footer = at + BLOCK - trailer.footer_len()..at + BLOCK - 64;
+    // What is changed there may make it longer.
+    let in_footer = at + BLOCK - trailer.footer_len() - 32..at + BLOCK - 64;
     let change = |cache_id: u64, trailer: Trailer, edit: &dyn Fn(&mut Vec<FooterEntry>)| {
         let (mut image, mut entries) = (image.clone(), entries.clone());
         edit(&mut entries);
@@ -208,10 +211,10 @@ fn trailers_and_footers() {
 
     change(id, trailer, &|entries| entries[3].len = 1 << 20).names(in_footer.clone(), "lies outside");
     change(id, trailer, &|entries| entries[3].len = 0).names(in_footer.clone(), "lies outside");
+    // No entry can say that it overlaps the one before.
     change(id, trailer, &|entries| entries[3].offset = entries[2].offset)
-        .names(in_footer.clone(), "overlaps");
-    change(id, trailer, &|entries| entries.swap(3, 4)).names(in_footer.clone(), "not in order");
-    change(id, trailer, &|entries| entries[3].offset += 4).names(in_footer.clone(), "not at a multiple");
+        .names(in_footer.clone(), "lies outside");
+    change(id, trailer, &|entries| entries.swap(3, 4)).names(in_footer.clone(), "lies outside");
     change(id, trailer, &|entries| entries[3].version = u64::MAX).names(in_footer, "later epoch");
     let record = at + entries[3].offset as usize..at + (entries[3].offset + entries[3].len) as usize;
     change(id, trailer, &|entries| entries[3].version += 1).names(record.clone(), "not as the footer says");
@@ -278,7 +281,10 @@ fn checkpoints() {
     let in_trailer = |block: u32| trailer_at(block)..trailer_at(block) + 64;
     edited(&|stream| stream[row(sealed)] ^= 1)
         .names(in_trailer(sealed), "the checkpoint has it sealed with sequence");
-    edited(&|stream| stream[row(sealed) + 9] ^= 1).names(in_it.clone(), "has a footer of");
+    edited(&|stream| stream[row(sealed) + 9] ^= 1)
+        .names(in_trailer(sealed), "its trailer says another length");
+    edited(&|stream| stream[row(sealed) + 9..row(sealed) + 13].fill(0))
+        .names(in_it.clone(), "has a footer of");
     edited(&|stream| stream[row(sealed) + 8] = 7)
         .names(in_it.clone(), &format!("its row of block {sealed} is damaged"));
     edited(&|stream| stream[row(sealed) + 7] = 0x0F).names(in_it.clone(), "has sequence");
@@ -293,13 +299,13 @@ fn checkpoints() {
     edited(&|stream| stream[20 + 17 * blocks + 4] ^= 1).names(in_it.clone(), "shards");
     edited(&|stream| stream[16] ^= 1).names(in_it.clone(), "blocks, and the device has");
     edited(&|stream| stream[8] ^= 1).names(in_it.clone(), "needs the log from");
-    // Behind the rows: no places, ranks without lists, then the first shard.
-    let shard = 20 + 17 * blocks + 12 + 4 + 20 + 4 + 4;
+    // Behind the rows: entries of each block, no places, ranks without lists, then the first shard.
+    let shard = 20 + 17 * blocks + 12 + 4 * blocks + 4 + 20 + 4 + 4;
     edited(&|stream| stream[shard + 7] = 1).names(in_it.clone(), "was dumped at log position");
     edited(&|stream| stream[shard + 8] ^= 1).names(at..at + BLOCK, "");
     edited(&|stream| {
         stream[shard + 16..shard + 18].fill(0xFF);
-        stream[shard + 18] |= 3;
+        stream[shard + 18] |= 7;
     })
     .names(in_it, "outside all blocks");
 
@@ -387,12 +393,17 @@ fn superblocks() {
         ..newest
     };
     assert!(with(older.encode()).wrong().is_empty());
+    // Of two of one generation the one in slot 1 counts.
+    let copied = match other {
+        0 => "the generation does not fit",
+        _ => "the other slot",
+    };
     for (sector, words) in [
         (vec![0; SECTOR], "all zero"),
         (vec![7; SECTOR], "does not begin with `PUMICE`"),
         (
             image.bytes[newest.slot_offset() as usize..][..SECTOR].to_vec(),
-            "the other slot",
+            copied,
         ),
         (
             {
@@ -440,7 +451,7 @@ fn superblocks() {
             "its checksum is wrong",
         ),
     ] {
-        let slot = if words == "the other slot" {
+        let slot = if words == copied {
             0..2 * SECTOR
         } else {
             other..other + SECTOR

@@ -202,7 +202,7 @@ fn marks_sizes_and_expiry_are_told() {
             one(b"used", used, 5_000, 0, true),
         ]
     );
-    assert_eq!(found[1].bytes(), 36 + 5 + 5);
+    assert_eq!(found[1].bytes(), 19 + 5 + 5);
     rig.cache.flush_all(&rig.cx, None);
     assert_eq!(list(&rig, |_| {}), []);
 }

@@ -7,8 +7,8 @@ use pumice_world::ManualClock;
 use std::sync::Arc;
 
 const BLOCK_BYTES: u64 = 64 << 10;
-/// Header and key of a record.
-const HEAD_BYTES: usize = 36 + 8;
+/// The longest header of a record, and its key.
+const HEAD_BYTES: usize = 37 + 8;
 
 fn open(medium: &Arc<MemMedium>, clock: &Arc<ManualClock>, layout: LayoutOptions) -> Rig<MemDevice> {
     let options = CacheOptions {
@@ -40,6 +40,28 @@ fn lens() -> Vec<usize> {
     let mut lens = vec![0, 1, 2, 15, 16, 17, 4095, 4096, 4097, 65_535, 65_536, 100_000];
     lens.extend(edges);
     lens
+}
+
+/// Headers, padding, footers, checkpoints, the log, and what is kept free; the division of the device is that of a large one.
+#[test]
+fn of_a_flash_full_of_objects_of_300_bytes_less_than_a_fifth_holds_none() {
+    let flash = 64 << 20;
+    let (medium, clock) = (Arc::new(MemMedium::new(flash)), Arc::new(ManualClock::new(1_000)));
+    let rig = open(&medium, &clock, ripq());
+    let bytes = |n: usize| 292 + n % 16;
+    let objects = flash as usize * 3 / 2 / 300;
+    for n in 0..objects {
+        assert!(rig.set(&name(n), &[7; 300][..bytes(n) - 8]));
+        if n % 50 == 0 {
+            rig.settle();
+        }
+    }
+    rig.settle();
+    let there = rig.cache.stats().flash_items as usize;
+    let held: usize = (0..16).map(bytes).sum::<usize>() * there / 16;
+    let share = 1.0 - held as f64 / flash as f64;
+    println!("{:.1} % of the flash hold no bytes of objects", share * 100.0);
+    assert!(share <= 0.19, "{share}");
 }
 
 #[test]

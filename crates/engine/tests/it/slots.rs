@@ -188,7 +188,7 @@ fn slots_at(stream: &[u8]) -> usize {
     let rows = fields.u32().unwrap() as usize;
     fields.bytes(rows * 17 + 4).unwrap();
     let shards = fields.u32().unwrap();
-    fields.bytes(4).unwrap();
+    fields.bytes(4 + rows * 4).unwrap();
     let places = fields.u32().unwrap() as usize;
     fields.bytes(places * 9 + 20).unwrap();
     for _ in 0..2 {

@@ -15,10 +15,12 @@ pub(crate) struct Overview {
     pub(crate) flush_at: u32,
     pub(crate) shards: u32,
     pub(crate) entry_bytes: u32,
+    /// Of each block the entries in its footer, if it is sealed.
+    pub(crate) entries: Vec<u32>,
     pub(crate) order: SavedOrder,
 }
 
-/// Bytes of an [`Overview`] before its places.
+/// Bytes of an [`Overview`] before what it says of each block.
 pub(crate) const OVERVIEW_BYTES: usize = 12;
 
 impl Overview {
@@ -26,6 +28,9 @@ impl Overview {
         out.extend_from_slice(&self.flush_at.to_le_bytes());
         out.extend_from_slice(&self.shards.to_le_bytes());
         out.extend_from_slice(&self.entry_bytes.to_le_bytes());
+        for entries in &self.entries {
+            out.extend_from_slice(&entries.to_le_bytes());
+        }
         let SavedOrder { places, ranks } = &self.order;
         put_len(places.len(), out);
         for place in places {

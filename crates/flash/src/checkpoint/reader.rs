@@ -39,6 +39,9 @@ impl<B: Buffer, R: AsyncFn(u64, usize) -> io::Result<B>> ReadObjects for StreamR
         let mut fields = Fields(&bytes);
         let [flush_at, shards, entry_bytes] =
             [(); 3].map(|()| fields.u32().expect("twelve bytes were taken"));
+        let bytes = self.take(4 * self.geometry().blocks as usize).await?;
+        let entries = bytes.as_chunks::<4>().0.iter();
+        let entries = entries.map(|entries| u32::from_le_bytes(*entries)).collect();
         let places = self.list("place", PLACE_BYTES, decode_place).await?;
         let bytes = self.take(RANKS_HEAD_BYTES).await?;
         let mut fields = Fields(&bytes);
@@ -51,6 +54,7 @@ impl<B: Buffer, R: AsyncFn(u64, usize) -> io::Result<B>> ReadObjects for StreamR
             flush_at,
             shards,
             entry_bytes,
+            entries,
             order: SavedOrder {
                 places,
                 ranks: SavedRanks {

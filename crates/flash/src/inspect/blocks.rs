@@ -2,16 +2,15 @@
 
 use super::checkpoint::{Snapshot, index_shape};
 use super::{Part, Source, Walk};
-use crate::footer::{ENTRY_BYTES, Ending, FooterEntry};
-use crate::recovery::EPOCH_SHIFT;
+use crate::footer::{Ending, FooterEntry};
 use pumice_blocks::chain::{BlockRole, BlockRow};
 use pumice_blocks::footer::{TRAILER_BYTES, Trailer, decode_entries};
-use pumice_blocks::rot::{mended, wrong_bit};
+use pumice_blocks::rot::{mended, mended_with, wrong_bit};
 use pumice_device::SECTOR_BYTES;
 use pumice_index::padded_len;
 use pumice_memory::{AlignedBuf, Buffer};
 use pumice_record::codec::{checksum, value_checksum};
-use pumice_record::{HEADER_BYTES, MANIFEST_BYTES, Record, RecordHeader, SliceId};
+use pumice_record::{EPOCH_SHIFT, HEADER_BYTES_MAX, MANIFEST_BYTES, Record, RecordHeader, SliceId};
 use std::sync::Arc;
 
 /// Bytes of a block that are read at a time: what cannot be read costs no more than that.
@@ -178,7 +177,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
         self.used(self.tail_offset(block), TRAILER_BYTES as u64);
         let footer_len = trailer.footer_len();
         let Some(footer_at) = block_bytes.checked_sub(footer_len) else {
-            let what = format!("its trailer has {} footer entries, more than fit", trailer.count);
+            let what = format!("its trailer has a footer of {footer_len} bytes, more than fit");
             return self.wrong(part, self.tail_offset(block), what);
         };
         let listed_len = footer_len - TRAILER_BYTES;
@@ -204,14 +203,12 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             return self.tell(is_torn, part, offset, what);
         };
         let unit_bytes = index_shape(&geometry, &self.settings, 1).unit_bytes();
-        let (mut former_end, mut torn, mut expiry_max) = (0, None, 0);
+        let (mut torn, mut expiry_max) = (None, 0);
         for entry in &entries {
             self.summary.objects += 1;
             self.summary.object_bytes += u64::from(entry.len);
             expiry_max = expiry_max.max(if entry.expiry == 0 { u32::MAX } else { entry.expiry });
-            let fault = if entry.offset < former_end {
-                "overlaps the one before, or is not in order"
-            } else if !u64::from(entry.offset).is_multiple_of(unit_bytes) {
+            let fault = if !u64::from(entry.offset).is_multiple_of(unit_bytes) {
                 "is not at a multiple of the unit of records"
             } else if entry.version >> EPOCH_SHIFT > u64::from(self.superblock.epoch) {
                 "has a version of a later epoch than the superblock's"
@@ -219,17 +216,16 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                 ""
             };
             if !fault.is_empty() {
-                let entry_offset = offset + u64::from(entry.number) * ENTRY_BYTES as u64;
                 let what = format!("footer entry {} {fault}", entry.number);
-                self.wrong(part, entry_offset, what);
+                self.wrong(part, offset, what);
             }
-            former_end = former_end.max(entry.offset + entry.len);
             if !self.verify {
                 continue;
             }
             let at = start + u64::from(entry.offset);
             let record = &data.as_slice()[entry.offset as usize..][..entry.len as usize];
-            let len = RecordHeader::decode_unchecked(record).map_or(0, |header| header.encoded_len());
+            let header = RecordHeader::decode_unchecked(record, trailer.sequence);
+            let len = header.map_or(0, |header| header.encoded_len());
             self.used(at, len.min(record.len()) as u64);
             let whole = Record::decode(
                 Arc::clone(&data),
@@ -241,7 +237,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             );
             let what = match whole {
                 Some(whole) if is_of_entry(whole.header(), entry, unit_bytes) => continue,
-                None if may_be_torn && !is_rotten(cache_id, record) => {
+                None if may_be_torn && !is_rotten(cache_id, trailer.sequence, record) => {
                     torn = Some((torn.map_or(0, |(count, _)| count) + 1, at));
                     continue;
                 }
@@ -290,18 +286,29 @@ fn is_of_entry(header: &RecordHeader, entry: &FooterEntry, unit_bytes: u64) -> b
 }
 
 /// Whether a single wrong bit of header and key, or of the value, explains a record that is not whole.
-fn is_rotten(cache_id: u64, record: &[u8]) -> bool {
-    let Some(header) = RecordHeader::decode_unchecked(record) else {
-        return false;
+fn is_rotten(cache_id: u64, sequence: u64, record: &[u8]) -> bool {
+    let head_of = |bytes: &[u8]| {
+        let header = RecordHeader::decode_unchecked(bytes, sequence)?;
+        Some((header, header.header_len() + usize::from(header.key_len)))
     };
-    let key_end = HEADER_BYTES + usize::from(header.key_len);
-    let is_head = record
-        .get(..key_end)
-        .and_then(|head| mended(cache_id, head))
-        .is_some();
+    let is_head = |key_end: usize| {
+        let head = record.get(..key_end);
+        head.and_then(|head| mended_with(cache_id, &sequence.to_le_bytes(), head))
+            .is_some()
+    };
+    // Those that say how long header and key are.
+    let mut lengths = 32..48;
+    let is_length = lengths.any(|bit| {
+        let mut start = record[..record.len().min(HEADER_BYTES_MAX)].to_vec();
+        start[bit / 8] ^= 1 << (bit % 8);
+        head_of(&start).is_some_and(|(_, key_end)| is_head(key_end))
+    });
+    let Some((header, key_end)) = head_of(record) else {
+        return is_length;
+    };
     let value = record.get(key_end..header.encoded_len());
     let is_value = |value: &[u8]| wrong_bit(value.len(), value_checksum(value) ^ header.value_crc).is_some();
-    is_head || value.is_some_and(is_value)
+    is_length || is_head(key_end) || value.is_some_and(is_value)
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use super::{Part, Source, Walk, ready};
 use crate::checkpoint::{Overview, ReadObjects};
-use crate::footer::ENTRY_BYTES;
 use crate::layout::SavedOrder;
 use crate::settings::Settings;
 use pumice_blocks::Geometry;
@@ -181,8 +180,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
 
 /// What cannot be in a row of the table of blocks.
 fn row_fault(row: &BlockRow, next_sequence: u64) -> Option<String> {
-    let entries = (row.footer_len as usize).checked_sub(TRAILER_BYTES);
-    if row.role == BlockRole::Sealed && entries.is_none_or(|len| len % ENTRY_BYTES != 0) {
+    if row.role == BlockRole::Sealed && (row.footer_len as usize) < TRAILER_BYTES {
         return Some(format!("has a footer of {} bytes", row.footer_len));
     }
     let is_possible = row.role == BlockRole::Other || (1..next_sequence).contains(&row.sequence);

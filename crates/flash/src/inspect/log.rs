@@ -2,10 +2,10 @@
 
 use super::{LogSummary, Part, Source, Walk};
 use crate::log::{LogKind, LogRecord};
-use crate::recovery::EPOCH_SHIFT;
 use pumice_blocks::geometry::LOG_RECORD_BYTES;
 use pumice_blocks::log::{self, Kind, PrefixMark};
 use pumice_blocks::rot::mended;
+use pumice_record::EPOCH_SHIFT;
 
 impl<S: Source + ?Sized> Walk<'_, S> {
     /// Walks the log from position `start` on, notes which blocks it says were reclaimed, and names where records are missing before

@@ -5,10 +5,10 @@
 //! ([`ripq`](super::ripq)).
 //!
 //! The slot of an object is its number in its block, in order of offset. A mapping says its low [`SLOT_BITS`] bits in its note;
-//! the rest follow from its offset and the offsets of every 64th object, which are kept here. Cost: the bits, and three eighths of a
+//! the rest follow from its offset and the offsets of every 64th object, which are kept here. Cost: the bits, and half a
 //! bit for that; O(log n) for a look.
 
-use crate::footer::FooterEntry;
+use crate::footer::{FooterEntry, RECORD_UNIT};
 use pumice_index::cascade::SLOT_BITS;
 
 /// Objects between two whose offsets are kept.
@@ -21,31 +21,8 @@ pub(crate) struct Slots {
     bits: u32,
     len: u32,
     /// Where every 64th object stands in the block.
-    strides: Vec<Place>,
+    strides: Vec<u32>,
     words: Vec<u64>,
-}
-
-/// An offset in a block, in units of 16 bytes: objects start at multiples of that, and blocks have at most 2^24 of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place([u8; 3]);
-
-impl Place {
-    const UNIT: u32 = 16;
-
-    /// `None` where no object can start.
-    fn new(offset: u32) -> Option<Self> {
-        let [low, middle, high, 0] = (offset / Self::UNIT).to_le_bytes() else {
-            return None;
-        };
-        offset
-            .is_multiple_of(Self::UNIT)
-            .then_some(Self([low, middle, high]))
-    }
-
-    fn offset(self) -> u32 {
-        let [low, middle, high] = self.0;
-        u32::from_le_bytes([low, middle, high, 0]) * Self::UNIT
-    }
 }
 
 impl Slots {
@@ -80,12 +57,12 @@ impl Slots {
     ) -> Option<Self> {
         let is_whole = (strides.len(), words.len()) == Self::parts_len(bits, len)
             && strides.is_sorted_by(|a, b| a < b)
+            && strides.iter().all(|offset| offset.is_multiple_of(RECORD_UNIT))
             && strides.last().is_none_or(|last| u64::from(*last) < block_bytes);
-        let places: Option<Vec<Place>> = strides.into_iter().map(Place::new).collect();
-        Some(Self {
+        is_whole.then_some(Self {
             bits,
             len,
-            strides: places.filter(|_| is_whole)?,
+            strides,
             words,
         })
     }
@@ -97,9 +74,8 @@ impl Slots {
     }
 
     /// Objects, offsets of every 64th, and bits.
-    pub(crate) fn parts(&self) -> (u32, Vec<u32>, &[u64]) {
-        let strides = self.strides.iter().map(|place| place.offset()).collect();
-        (self.len, strides, &self.words)
+    pub(crate) fn parts(&self) -> (u32, &[u32], &[u64]) {
+        (self.len, &self.strides, &self.words)
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -110,9 +86,7 @@ impl Slots {
     pub(crate) fn push(&mut self, offset: u32, slot: u32) -> u32 {
         let number = self.len;
         if number & LOW == 0 {
-            let place =
-                Place::new(offset).expect("objects start at multiples of 16, in blocks of at most 256 MiB");
-            self.strides.push(place);
+            self.strides.push(offset);
         }
         self.len += 1;
         if Self::parts_len(self.bits, self.len).1 > self.words.len() {
@@ -132,7 +106,7 @@ impl Slots {
     pub(crate) fn number(&self, offset: u32, low: u32) -> Option<u32> {
         let stride = self
             .strides
-            .partition_point(|first| first.offset() <= offset)
+            .partition_point(|first| *first <= offset)
             .checked_sub(1)?;
         let number = stride as u32 * STRIDE + (low & LOW);
         (number < self.len).then_some(number)
@@ -155,7 +129,7 @@ impl Slots {
     }
 
     pub(crate) fn dram_bytes(&self) -> usize {
-        self.strides.capacity() * size_of::<Place>() + self.words.capacity() * size_of::<u64>()
+        self.strides.capacity() * size_of::<u32>() + self.words.capacity() * size_of::<u64>()
     }
 }
 

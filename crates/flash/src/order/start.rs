@@ -3,7 +3,7 @@
 use super::Order;
 use crate::Mappings;
 use crate::checkpoint::KEYS_BATCH;
-use crate::footer::{ENTRIES_PER_TURN, entries_of};
+use crate::footer::ENTRIES_PER_TURN;
 use crate::layout::Slots;
 use pumice_blocks::{State, give_turn};
 use pumice_index::{Known, Mapping};
@@ -26,7 +26,7 @@ impl<B: Buffer> Order<B> {
                 let mut slots = info.slots.lock();
                 let counted = order.layout.found_block(self.ground(), id, &mut slots, filled);
                 info.live.store(counted, Ordering::Relaxed);
-                objects += entries_of(info.footer_len.load(Ordering::Relaxed));
+                objects += u64::from(info.entries.load(Ordering::Relaxed));
                 bytes += counted;
             }
         }

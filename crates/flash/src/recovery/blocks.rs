@@ -73,7 +73,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     fn can_be_mapped(&self, start: u64, entry: &FooterEntry) -> bool {
         let len = u64::from(entry.len);
         (start + u64::from(entry.offset)).is_multiple_of(self.objects.unit_bytes)
-            && len <= self.objects.unit_bytes << 16
+            && len <= self.objects.unit_bytes * pumice_index::UNITS_MAX
             && pumice_index::padded_len(len, self.objects.unit_bytes) == len
     }
 

@@ -19,7 +19,6 @@ mod report;
 mod void;
 
 pub use open::{Opened, open_superblock};
-pub(crate) use report::EPOCH_SHIFT;
 pub use report::{Recovered, Tally};
 use void::{VOID_RECORD_BYTES, VOID_RECORDS_MAX};
 
@@ -36,6 +35,7 @@ use pumice_blocks::{Durability, Geometry, OpenError, add};
 use pumice_device::Device;
 use pumice_index::IndexShard;
 use pumice_memory::Buffer;
+use pumice_record::EPOCH_SHIFT;
 use replay::{Found, Objects, Recovery};
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ use std::sync::Arc;
 /// - 256 KiB for a stretch of the log, 1 MiB for the stream of a checkpoint and the trailers under way;
 /// - 192 bytes for each block: its row in the checkpoint, raw and decoded, its trailer, what was found of it.
 ///
-/// And one footer at a time, raw and decoded. An entry and its record take 76 bytes of a block at least and 60 bytes
-/// here, so that is less than a block, and no block buffer is in use yet.
+/// And one footer at a time, raw and decoded. An entry and its record take 34 bytes of a block at least and at most 74 bytes here, so
+/// that is less than the buffers of three blocks, none of which is in use yet.
 pub fn recovery_bytes(geometry: &Geometry) -> u64 {
     let void = geometry.log_slots.min(VOID_RECORDS_MAX as u64) * VOID_RECORD_BYTES;
     void + SCAN_BYTES + (1 << 20) + 192 * u64::from(geometry.blocks)

@@ -1,6 +1,6 @@
 //! Bringing the mappings up to date: checkpoint, log, footers.
 
-use super::report::{EPOCH_SHIFT, Recovered};
+use super::report::Recovered;
 use super::void::{VOID_RECORDS_MAX, VoidTable};
 use crate::Mappings;
 use crate::block::SealedBlock;
@@ -18,7 +18,7 @@ use pumice_device::Device;
 use pumice_index::cascade::SavedHistory;
 use pumice_index::{IndexShard, padded_len};
 use pumice_memory::Buffer;
-use pumice_record::read_head;
+use pumice_record::{EPOCH_SHIFT, read_head};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -275,6 +275,10 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         found.time = found.time.max(blocks.time);
         self.out.prefixes = blocks.prefixes;
         let covered = blocks.covered;
+        let entries = |id: u32| {
+            let overview = snapshot.as_ref().map(|snapshot| &snapshot.own.overview);
+            overview.map_or(0, |overview| overview.entries[id as usize])
+        };
         found.sealed = (blocks.sealed.iter())
             .map(|(id, row, trailer)| SealedBlock {
                 position: None,
@@ -283,10 +287,11 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                         id: *id,
                         sequence: row.sequence,
                         footer_len: row.footer_len,
+                        entries: entries(*id),
                         expiry_max: row.own,
                         position: None,
                     },
-                    |trailer| SealedBlock::of(*id, trailer),
+                    |trailer| SealedBlock::of(*id, trailer, entries(*id)),
                 )
             })
             .collect();
@@ -331,7 +336,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                     continue;
                 };
                 if is_first {
-                    found.sealed.push(SealedBlock::of(block, &trailer));
+                    found
+                        .sealed
+                        .push(SealedBlock::of(block, &trailer, entries.len() as u32));
                     let slots = Slots::of_entries(self.objects.slot_bits, &entries);
                     if slots.len() > 0 {
                         found.slots.insert(block, slots);

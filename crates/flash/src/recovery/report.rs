@@ -2,9 +2,6 @@
 
 use pumice_blocks::BudgetLevel;
 
-/// Bits of a version below the epoch: 2^44 sets per start, and 2^20 starts.
-pub(crate) const EPOCH_SHIFT: u32 = 44;
-
 /// What became of the objects that a start found, each counted once, and of blocks. With index `cascade` those of the checkpoint are not
 /// counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -270,6 +270,7 @@ impl<B: Buffer> FlashStore<B> {
         let block = self.open_block(&mut pool, stream, |info| {
             info.live.store(0, Ordering::Relaxed);
             info.filled.store(0, Ordering::Relaxed);
+            info.entries.store(0, Ordering::Relaxed);
             info.is_kept.store(stream == Stream::Kept, Ordering::Relaxed);
             info.is_leaving.store(false, Ordering::Release);
             info.mean_len.store(0, Ordering::Relaxed);

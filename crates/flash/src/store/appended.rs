@@ -5,7 +5,7 @@ use crate::objects::{Objects, OpenBlock};
 use pumice_blocks::Reserved;
 use pumice_index::{Location, Mapping};
 use pumice_memory::Buffer;
-use pumice_record::{HEADER_BYTES, RecordParts, put_head};
+use pumice_record::{RecordParts, put_head};
 use std::sync::Arc;
 
 /// A record that stands in an open block. Its block is not sealed before this is dropped: drop it after the mapping
@@ -55,7 +55,7 @@ impl<B: Buffer> Appended<B> {
             put_head(&*block.buffer, at, &header, parts.key);
             block
                 .buffer
-                .put_in_sequence(at + HEADER_BYTES + parts.key.len(), parts.value)
+                .put_in_sequence(at + header.len() + parts.key.len(), parts.value)
         };
     }
 }

@@ -99,6 +99,7 @@ impl<B: Buffer> FlashStore<B> {
         for block in &sealed {
             let info = &base.blocks[block.id as usize];
             info.expiry_max.store(block.expiry_max, Ordering::Relaxed);
+            info.entries.store(block.entries, Ordering::Relaxed);
             // At most. So what a part-full block lacks counts as dead, and such blocks, which a clean stop leaves, are emptied early.
             info.filled.store(
                 geometry.block_bytes - u64::from(block.footer_len),

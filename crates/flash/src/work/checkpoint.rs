@@ -158,6 +158,9 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
             flush_at: self.store.flush_at(),
             shards: u32::try_from(self.mappings.shards()).expect("few shards"),
             entry_bytes: u32::try_from(entry_bytes).expect("about ten"),
+            entries: (self.store.blocks.iter())
+                .map(|info| info.entries.load(Ordering::Relaxed))
+                .collect(),
             order: order.layout.save(self.store.order.ground()),
         };
         (begun, overview)

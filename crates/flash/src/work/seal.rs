@@ -46,6 +46,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Tenant<Objects<B>> for Worker<'
             let expiry_max = Ending::new(entries, 0).expiry_max;
             info.expiry_max.store(expiry_max, Ordering::Relaxed);
             info.filled.store(block.piece_bytes(), Ordering::Relaxed);
+            info.entries.store(entries.len() as u32, Ordering::Relaxed);
             return store.order.shrink_slots(block.id);
         }
         if let SealEnd::Failed(logged) = end {

@@ -50,14 +50,14 @@ fn the_example_of_the_page_is_what_is_written() {
     };
     let mut bytes = parts.header(3).encode(CACHE_ID, parts.key).to_vec();
     bytes.extend_from_slice(b"greetinghello");
-    bytes.resize(64, 0);
+    bytes.resize(40, 0);
     assert_eq!(*record, bytes, "the record");
 
     let entry = FooterEntry {
         hash: HASH,
         version: VERSION,
         offset: 0,
-        len: 64,
+        len: 40,
         expiry: 0,
         number: 0,
     };

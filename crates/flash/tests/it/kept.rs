@@ -140,7 +140,7 @@ fn what_left_the_queue_of_sipq_is_a_hit_until_its_block_goes() {
     for n in hit {
         assert!(rig.get(*n).is_some(), "key {n} is on flash");
     }
-    set_all(&rig, 2_000..2_520);
+    set_all(&rig, 2_000..2_560);
     assert!(rig.store().counts().reclaimed_blocks > 5);
     let there = |keys: &[u64]| keys.iter().filter(|n| rig.index.location(**n).is_some()).count();
     assert_eq!((there(hit), there(others)), (100, 0));

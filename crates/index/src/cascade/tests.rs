@@ -113,7 +113,7 @@ struct Model {
 impl Model {
     fn new(seed: u64, tier1_max: usize) -> Self {
         let shape = IndexShape::new(BLOCKS * BLOCK_BYTES, 4, IndexShape::CASCADE_NOTE_BITS);
-        assert_eq!(shape.unit_bytes(), UNIT);
+        assert!(UNIT.is_multiple_of(shape.unit_bytes()));
         let space = Arc::new(Space::default());
         *space.sequences.lock() = vec![0; BLOCKS as usize];
         for ring in RINGS {

@@ -304,7 +304,7 @@ impl Toy {
             put_len(maps.index.len(), &mut bytes);
             for (block, place) in maps.index.values() {
                 bytes.extend_from_slice(&block.to_le_bytes());
-                place.encode(&mut bytes);
+                place.encode(None, &mut bytes);
             }
         }
         writer.write(&bytes).await?;

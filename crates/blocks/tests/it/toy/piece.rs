@@ -21,13 +21,13 @@ pub struct Place {
 impl Entry for Place {
     const BYTES: usize = 20;
 
-    fn encode(&self, out: &mut Vec<u8>) {
+    fn encode(&self, _: Option<&Self>, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.key.to_le_bytes());
         out.extend_from_slice(&self.version.to_le_bytes());
         out.extend_from_slice(&self.offset.to_le_bytes());
     }
 
-    fn decode(fields: &mut Fields<'_>, _: u32) -> Option<Self> {
+    fn decode(fields: &mut Fields<'_>, _: Option<&Self>, _: u32) -> Option<Self> {
         Some(Self {
             key: fields.u64()?,
             version: fields.u64()?,

@@ -65,7 +65,7 @@ impl Restore for Found {
             blocks, block_bytes, ..
         } = *stream.geometry();
         let mapping = |fields: &mut Fields<'_>| {
-            let (block, place) = (fields.u32()?, Place::decode(fields, 0)?);
+            let (block, place) = (fields.u32()?, Place::decode(fields, None, 0)?);
             (block < blocks && place.range().end <= block_bytes).then_some((block, place))
         };
         for (block, place) in stream.list("mapping", 4 + Place::BYTES, mapping).await? {

@@ -118,7 +118,7 @@ fn parts_make_the_same_slots_and_others_are_refused() {
             assert_eq!(make(len, &longer_strides, &words, BLOCK_BYTES), None);
             assert_eq!(make(len, &strides, &longer_words, BLOCK_BYTES), None);
             let Some(last) = strides.last() else { continue };
-            let mut between = strides.clone();
+            let mut between = strides.to_vec();
             between[0] += 1;
             assert_eq!(
                 make(len, &between, &words, BLOCK_BYTES),
@@ -134,7 +134,7 @@ fn parts_make_the_same_slots_and_others_are_refused() {
             assert_eq!(make(len, &strides, &words, end), None, "outside the block");
             assert!(make(len, &strides, &words, end + 1).is_some());
             if strides.len() > 1 {
-                let mut swapped = strides.clone();
+                let mut swapped = strides.to_vec();
                 swapped.swap(0, 1);
                 assert_eq!(make(len, &swapped, &words, BLOCK_BYTES), None, "not in order");
                 let twice = vec![*last; strides.len()];
@@ -145,8 +145,8 @@ fn parts_make_the_same_slots_and_others_are_refused() {
 }
 
 #[test]
-fn dram_is_the_bits_and_three_eighths_of_one_where_words_are_whole() {
-    for (bits, wanted) in [(1, 1.375), (4, 4.375), (6, 6.775)] {
+fn dram_is_the_bits_and_half_a_one_where_words_are_whole() {
+    for (bits, wanted) in [(1, 1.5), (4, 4.5), (6, 6.9)] {
         let (mut slots, _) = filled(bits, 64_000, &mut Random(3));
         slots.shrink();
         let each = slots.dram_bytes() as f64 * 8.0 / 64_000.0;
