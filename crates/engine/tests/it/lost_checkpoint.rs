@@ -238,14 +238,14 @@ fn blocks_that_a_last_checkpoint_took_are_no_others() {
             let run = Run::new(kind, options);
             let rig = run.open();
             // The shorter they are, the larger is the checkpoint.
-            for n in 0..72_000 {
+            for n in 0..70_000 {
                 rig.set(&key(n), b"short");
                 if n % 100 == 0 {
                     rig.settle();
                 }
             }
             rig.check();
-            let hits = |rig: &Rig<_>| (0..72_000).filter(|n| rig.get(&key(*n)).is_some()).count();
+            let hits = |rig: &Rig<_>| (0..70_000).filter(|n| rig.get(&key(*n)).is_some()).count();
             let hits_before = hits(&rig);
             if !has_log {
                 without_log(&run);
