@@ -36,8 +36,8 @@ class Case:
     """A function with the options it has: `option=(default, help)` or `(default, help, choices)`; a list as default takes
     many. `quick` are the values of --quick. Without `pairs` there is one turn: the counts are the same each time."""
 
-    def __init__(self, function, builds, pairs, seconds, dram, cgroup, quick, in_all, options):
-        self.function, self.builds, self.quick, self.in_all = function, builds, quick, in_all
+    def __init__(self, function, builds, throttle, pairs, seconds, dram, cgroup, quick, in_all, options):
+        self.function, self.builds, self.throttle, self.quick, self.in_all = function, builds, throttle, quick, in_all
         self.name = function.__name__.replace("_", "-")
         self.cgroup, self.options = cgroup, dict(options)
         if pairs:
@@ -64,7 +64,7 @@ class Case:
         if arguments.quick:
             vars(arguments).update(self.quick)
         for program in self.builds:
-            machine.build(program, not arguments.no_build)
+            machine.build(program, not arguments.no_build, self.throttle)
         return self.function(arguments)
 
 
@@ -76,12 +76,12 @@ def add_common(parser, cgroup=True):
         parser.add_argument("--no-cgroup", action="store_true", help="without memory cgroups; the result says so")
 
 
-def case(pumice=True, inprocess=False, locks=False, pairs=5, seconds=None, dram=None, cgroup=False, quick=(), in_all=True, **options):
+def case(pumice=True, inprocess=False, locks=False, throttle=False, pairs=5, seconds=None, dram=None, cgroup=False, quick=(), in_all=True, **options):
     """Registers a function as a case: it takes the arguments and returns its `Comparison`."""
 
     def register(function):
         builds = [machine.BINARY] * pumice + [machine.INPROCESS] * inprocess + [machine.THREADS] * locks
-        one = Case(function, builds, pairs, seconds, dram, cgroup, dict(quick), in_all, options)
+        one = Case(function, builds, throttle, pairs, seconds, dram, cgroup, dict(quick), in_all, options)
         CASES[one.name] = one
         return function
 

@@ -144,12 +144,12 @@ def version_of(program):
     return lines[0] if lines else "unknown"
 
 
-def build(path, build=True):
+def build(path, build=True, throttle=False):
     """`BINARY` and `BENCH`, `INPROCESS`, which has the engine and foyer in it, or `THREADS`, with locks that tell how long they were waited
-    for."""
+    for. With `throttle` the server can make its devices slow."""
     command = ["cargo", "build", "--release", "--quiet", "--locked"]
     if path == BINARY:
-        command += ["--package", "pumice-cli", "--package", "pumice-bench"]
+        command += ["--package", "pumice-cli", "--package", "pumice-bench"] + ["--features", "pumice-cli/throttle"] * throttle
     else:
         manifest = os.path.join(ROOT, "bench", "inprocess", "Cargo.toml")
         command += ["--manifest-path", manifest, "--target-dir", os.path.join(TARGET, "inprocess"), "--bin", os.path.basename(path)]

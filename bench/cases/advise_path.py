@@ -41,7 +41,7 @@ def look_aside(arguments, requests):
     return {"connections": 1, "warm_up": 0, "requests": requests, "keys": keys, "value_size": arguments.size}
 
 
-@case(keys=(50_000, "keys"), size=(8000, "bytes of a value"), rate=(2000, "gets a second on memcached"), seconds=60, pairs=None,
+@case(throttle=True, keys=(50_000, "keys"), size=(8000, "bytes of a value"), rate=(2000, "gets a second on memcached"), seconds=60, pairs=None,
       memcached=(64, "MiB of memcached"), slow=("nvme*20", "what Pumice's flash device is as slow as"), quick={"seconds": 10.0, "rate": 4000}, in_all=False)
 def advise_path(arguments):
     """A stranger's path: memcached under look-aside load, `trace record` for a minute, `advise` on that, and the `serve` line that it prints under the

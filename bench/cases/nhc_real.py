@@ -57,7 +57,7 @@ def counts(server):
             "device_bytes": device["read_bytes"] + stats["performance_device"]["read_bytes"]}
 
 
-@case(pairs=3, seconds=10.0, dram=64, in_all=False, flash=(512, "MiB of flash; the tier has half of it"), upper=("optane*40", "kind of the tier"),
+@case(throttle=True, pairs=3, seconds=10.0, dram=64, in_all=False, flash=(512, "MiB of flash; the tier has half of it"), upper=("optane*40", "kind of the tier"),
       lower=("nvme*40", "kind of the flash"), keys=(200_000, "number of keys"), warm_up=(30.0, "seconds in which copies are made"),
       quick={"seconds": 1.0, "warm_up": 3.0, "pairs": 1, "flash": 128, "keys": 40_000})
 def nhc_real(arguments):

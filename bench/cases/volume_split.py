@@ -64,7 +64,7 @@ def reads(comparison, server, arguments, depth, seconds):
                f"--runtime={seconds}", "--ramp_time=1")
 
 
-@case(pairs=3, seconds=20.0, dram=64, in_all=False, size=(1280, "MiB of the volume"), hot=(256, "MiB of it that 95 %% of the reads are of"),
+@case(throttle=True, pairs=3, seconds=20.0, dram=64, in_all=False, size=(1280, "MiB of the volume"), hot=(256, "MiB of it that 95 %% of the reads are of"),
       cache=(640, "MiB of the cache"), upper=("optane*40", "kind of the cache device"), lower=("nvme*40", "kind of the backing device"),
       warm_up=(20.0, "seconds before the first turn"), quick={"seconds": 2.0, "warm_up": 2.0, "pairs": 1})
 def volume_split_real(arguments):
