@@ -47,7 +47,7 @@ impl FooterEntry {
         let (end, version) = before.map_or((0, 0), |before| (before.offset + before.len, before.version));
         let gap = u64::from(self.offset.wrapping_sub(end) / RECORD_UNIT);
         let difference = self.version.wrapping_sub(version) as i64;
-        let has = HAS_EXPIRY * u64::from(self.expiry != 0) | HAS_GAP * u64::from(gap != 0);
+        let has = HAS_EXPIRY * u64::from(self.expiry != 0) + HAS_GAP * u64::from(gap != 0);
         let len = u64::from(self.len / RECORD_UNIT) << LEN_SHIFT | has;
         [len, gap, (difference << 1 ^ difference >> 63) as u64]
     }
