@@ -15,8 +15,10 @@ from . import Failure
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")))
 BINARY = os.path.abspath(os.environ.get("PUMICE_BIN", os.path.join(TARGET, "release", "pumice")))
-# Load, checks and models: always those of this checkout, also for a server of another.
-BENCH = os.path.abspath(os.environ.get("PUMICE_BENCH_BIN", os.path.join(os.path.dirname(BINARY), "pumice-bench")))
+# Load, checks and models: those of this checkout where an older build has none beside it.
+BENCH = os.path.join(os.path.dirname(BINARY), "pumice-bench")
+if not os.path.exists(BENCH):
+    BENCH = os.path.join(TARGET, "release", "pumice-bench")
 INPROCESS = os.path.join(TARGET, "inprocess", "release", "inprocess")
 THREADS = os.path.join(TARGET, "inprocess", "release", "threads")
 TRACES = os.environ.get("PUMICE_TRACES", os.path.join(os.path.dirname(ROOT), "shared", "traces"))
@@ -155,7 +157,7 @@ def build(path, build=True, throttle=False):
         command += ["--manifest-path", manifest, "--target-dir", os.path.join(TARGET, "inprocess"), "--bin", os.path.basename(path)]
     if path == THREADS:
         command += ["--no-default-features", "--features", "locks"]
-    if build and (path != BINARY or not {"PUMICE_BIN", "PUMICE_BENCH_BIN"} & os.environ.keys()):
+    if build and (path != BINARY or "PUMICE_BIN" not in os.environ):
         if not shutil.which("cargo"):
             raise Failure("cargo is missing: install the Rust toolchain (https://rustup.rs)")
         if subprocess.run(command, cwd=ROOT).returncode != 0:

@@ -1,5 +1,5 @@
 """Options and fixtures of the end-to-end tests. The program under test is target/release/pumice, or what PUMICE_BIN names, and its load
-pumice-bench beside it, or what PUMICE_BENCH_BIN names."""
+pumice-bench beside it."""
 
 import os
 import random
@@ -23,7 +23,7 @@ def pytest_sessionstart(session):
     for program in (machine.BINARY, machine.BENCH):
         if not session.config.option.collectonly and not os.access(program, os.X_OK):
             build = "cargo build --release -p pumice-cli -p pumice-bench --features pumice-cli/throttle"
-            pytest.exit(f"{program} is missing: {build}, or set PUMICE_BIN and PUMICE_BENCH_BIN", returncode=2)
+            pytest.exit(f"{program} is missing: {build}, or set PUMICE_BIN", returncode=2)
 
 
 @pytest.hookimpl(wrapper=True)
