@@ -217,7 +217,7 @@ def dump_entries(side, lines):
         expect((match[3] == b"0") == (side.name == "pumice"), f"a time of the last access from {side.name}", line)
         if side.name == "pumice":
             value = b"v" * DUMP_KEYS.index(key) if key in DUMP_KEYS else b"v" * 700_000 if key == b"large" else b"abc"
-            expect_equal(int(match[7]), 36 + len(key) + len(value), f"the size of {key}")
+            expect_equal(int(match[7]), 19 + len(key) + len(value), f"the size of {key}")
         # The clocks tick apart.
         expiry = int(match[2])
         entries[key] = (match[1], expiry if expiry < 0 else round(expiry / 100), match[5])
