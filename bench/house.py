@@ -18,8 +18,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ELSEWHERE = {
     "./check from nothing, seconds": "./check, its last line",
-    "first byte of a get of 100 MiB, DRAM of eight transfers": "bench/bench.py large",
-    "flash that holds no object bytes at 300 B": "bench/bench.py items",
+    "flash that holds no object bytes at 300 B": "bench/bench.py flash-share",
     "speed against another build": "bench/bench.py builds --other COMMIT",
 }
 
