@@ -24,7 +24,28 @@ OTHERS_MAX = 0.03
 STALL_MS = 5
 STALL_READS = 1000
 
+# A bound that a row is judged by: of the ratio (×), or of Pumice's own figure in this unit. Any other text is shown alone.
+BOUND = re.compile(r"(?:(≥|≤) |([\d.]+)–)(-?[\d.]+) ?(\S*)")
+UNITS = {"": 1, "×": 1, "%": 0.01, "points": 0.01, "B": 1, "MB": 1, "GiB": 1 << 30, "min": 60, "us": 1, "M/s": 1e6}
+
 CASES = {}
+
+
+def holds(value, must):
+    """Whether a value keeps a bound; one that is no bound is kept."""
+    found = BOUND.fullmatch(must)
+    if value is None or not found or found[4] not in UNITS:
+        return True
+    value /= UNITS[found[4]]
+    return value <= float(found[3]) and value >= float(found[2] or "-inf") if found[1] != "≥" else value >= float(found[3])
+
+
+def show_table(title, header, rows, texts=1):
+    """A table in Markdown, printed as its rows come; after so many columns of text there are numbers."""
+    print(f"\n### {title}\n")
+    print("| " + " | ".join(header) + " |\n|" + "|".join(" --- " if at < texts else " ---: " for at in range(len(header))) + "|")
+    for row in rows:
+        print("| " + " | ".join(row) + " |", flush=True)
 
 
 def without_places(text):
@@ -36,8 +57,8 @@ class Case:
     """A function with the options it has: `option=(default, help)` or `(default, help, choices)`; a list as default takes
     many. `quick` are the values of --quick. Without `pairs` there is one turn: the counts are the same each time."""
 
-    def __init__(self, function, builds, throttle, pairs, seconds, dram, cgroup, quick, in_all, options):
-        self.function, self.builds, self.throttle, self.quick, self.in_all = function, builds, throttle, quick, in_all
+    def __init__(self, function, builds, throttle, pairs, seconds, dram, cgroup, quick, options):
+        self.function, self.builds, self.throttle, self.quick = function, builds, throttle, quick
         self.name = function.__name__.replace("_", "-")
         self.cgroup, self.options = cgroup, dict(options)
         if pairs:
@@ -76,12 +97,12 @@ def add_common(parser, cgroup=True):
         parser.add_argument("--no-cgroup", action="store_true", help="without memory cgroups; the result says so")
 
 
-def case(pumice=True, inprocess=False, locks=False, throttle=False, pairs=5, seconds=None, dram=None, cgroup=False, quick=(), in_all=True, **options):
+def case(pumice=True, inprocess=False, locks=False, throttle=False, pairs=5, seconds=None, dram=None, cgroup=False, quick=(), **options):
     """Registers a function as a case: it takes the arguments and returns its `Comparison`."""
 
     def register(function):
         builds = [machine.BINARY] * pumice + [machine.INPROCESS] * inprocess + [machine.THREADS] * locks
-        one = Case(function, builds, throttle, pairs, seconds, dram, cgroup, dict(quick), in_all, options)
+        one = Case(function, builds, throttle, pairs, seconds, dram, cgroup, dict(quick), options)
         CASES[one.name] = one
         return function
 
@@ -189,8 +210,8 @@ class Comparison:
         return {"ratio": mine / theirs, "least": min(pairs), "largest": max(pairs)}
 
     def row(self, what, figure, must, aim, unit, cpu=None, client=None, cpu_of=""):
-        """Adds a row of the table: the figure that is compared, both bounds as text, how to show a value, and the names of
-        the figures that are CPU time per request (or per `cpu_of`) and idle share of the client."""
+        """Adds a row of the table: the figure that is compared, both bounds as text, of which the first is judged, how to show a value, and
+        the names of the figures that are CPU time per request (or per `cpu_of`) and idle share of the client."""
 
         def both(name, text):
             values = [self.median(side, name) if name else None for side in ("pumice", "peer")]
@@ -208,12 +229,14 @@ class Comparison:
             text += " (measures the client)"
             self.notes.append(f"{what}: the client's core had less than {CLIENT_IDLE_MIN:.0%} to spare; the row measures the client")
         cells.append(text)
+        of_ratio = must.endswith("×")
+        self.must(holds(ratio and ratio["ratio"] if of_ratio else values[0], must), f"{what}: {cells[3 if of_ratio else 4]}, must be {must}")
         self.rows.append({"what": what, "figure": figure, "pumice": values[0], "peer": values[1], "ratio": ratio, "must": must,
                           "aim": aim, "cpu_us": cpus, "client_idle": idle, "markdown": "| " + " | ".join(cells) + " |"})
 
-    def must(self, holds, what):
-        """A bound that makes the exit status 1 where it does not hold."""
-        if not holds:
+    def must(self, is_held, what):
+        """A bound that makes the exit status 1 where it does not hold. `--quick` holds none."""
+        if not is_held and not self.arguments.quick:
             self.status = 1
             self.notes.append(f"MISSED: {what}")
 
@@ -230,8 +253,7 @@ class Comparison:
             print(f"only {self.arguments.only}: no record")
         else:
             print(f"record: {os.path.relpath(self.write_record(), machine.ROOT)}")
-        for row in self.rows:
-            print(row["markdown"])
+        print("\n".join([TABLE_HEAD, *(row["markdown"] for row in self.rows)]) if self.rows else "")
         return self.status
 
     def write_record(self):

@@ -15,9 +15,6 @@ ITEM_BYTES = 300
 RECORD_BYTES = ITEM_BYTES + 36 + 8 + 28
 # What of a file is not items: blocks that are free, are buffers, or hold mappings and checkpoints.
 SPARE_SHARE = 0.16
-# Formats of traces that do not show themselves, by how the file's name begins.
-FORMATS = {"cache2k": "keys-be-u32", "scarab": "keys-be-i64", "jedi": "jedi"}
-SHARED = (machine.TRACES, "recorded traces and distributions")
 
 
 def thousands(value):
@@ -162,10 +159,10 @@ class Gets(machine.Child):
             raise Failure(f"pumice-gets ended: {self.process.communicate()[1][-2000:]}")
         return json.loads(line)
 
-    def run(self, workload, depth, seconds, origin_ms=None):
-        """A stretch of gets, so many at once. What misses is counted, or fetched from an origin that takes so long, and set."""
+    def run(self, workload, depth, seconds):
+        """A stretch of gets, so many at once. What misses is counted."""
         with contextlib.suppress(BrokenPipeError):
-            print(workload, depth, seconds, "-" if origin_ms is None else origin_ms, file=self.process.stdin, flush=True)
+            print(workload, depth, seconds, "-", file=self.process.stdin, flush=True)
         return self.reply()
 
 

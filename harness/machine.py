@@ -22,6 +22,9 @@ if not os.path.exists(BENCH):
 INPROCESS = os.path.join(TARGET, "inprocess", "release", "inprocess")
 THREADS = os.path.join(TARGET, "inprocess", "release", "threads")
 TRACES = os.environ.get("PUMICE_TRACES", os.path.join(os.path.dirname(ROOT), "shared", "traces"))
+# Formats of traces that do not show, by parts of their names.
+TRACE_FORMATS = {"scarab-recs": "keys-be-i64", "cache2k-": "keys-be-u32", "jedi-v": "jedi", ".lis": "arc", ".oracleGeneral": "oracle-general",
+                 ".vscsi": "vscsi"}
 CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 
@@ -70,14 +73,8 @@ def commit():
 
 def file_system(directory):
     """The device and type of the file system that a directory is on."""
-    best = ("unknown", "unknown", "")
-    directory = os.path.realpath(directory)
-    for line in read("/proc/mounts").splitlines():
-        device, point, kind = line.split()[:3]
-        inside = directory == point or directory.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best[2]):
-            best = (device, kind, point)
-    return {"device": best[0], "type": best[1]}
+    device, kind = succeed("findmnt", "--noheadings", "--output", "SOURCE,FSTYPE", "--target", directory).split()[-2:]
+    return {"device": device, "type": kind}
 
 
 def describe(directory):
@@ -132,12 +129,38 @@ def cores():
     return allowed[0], allowed[1]
 
 
+# Packages of programs that do not have the same name.
+PACKAGES = {"nbdinfo": "libnbd-bin", "nbdcopy": "libnbd-bin", "nbdfuse": "libnbd-bin", "nbdsh": "python3-libnbd", "qemu-img": "qemu-utils",
+            "qemu-io": "qemu-utils", "mkfs.ext4": "e2fsprogs", "mke2fs": "e2fsprogs", "e2fsck": "e2fsprogs", "debugfs": "e2fsprogs",
+            "losetup": "mount", "umount": "mount", "fstrim": "util-linux", "promtool": "prometheus", "memccapable": "libmemcached-tools",
+            "memcaslap": "libmemcached-tools", "php": "php-cli", "ruby": "ruby-dalli", "node": "nodejs"}
+
+
 def installed(program, package=None):
     """The path of a program that somebody else has to install."""
     found = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
     if not found:
-        raise Failure(f"{program} is missing: apt-get install -y {package or program}")
+        raise Failure(f"{program} is missing: apt-get install -y {package or PACKAGES.get(program, program)}")
     return found
+
+
+def run(*command, timeout=120, core=None, **more):
+    """Status and output of a program; one that hangs is a failure."""
+    words = [installed(str(command[0])), *map(str, command[1:])]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, **more, **confine(core, None))
+    return done.returncode, done.stdout + done.stderr
+
+
+def succeed(*command, statuses=(0,), **more):
+    """What a program prints that ends with one of these statuses."""
+    status, said = run(*command, **more)
+    if status not in statuses:
+        raise Failure(f"status {status}: {' '.join(map(str, command))}\n{said[-2000:]}")
+    return said
+
+
+def trace_format(name):
+    return next((form for part, form in TRACE_FORMATS.items() if part in name), "auto")
 
 
 def version_of(program):

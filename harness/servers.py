@@ -189,15 +189,17 @@ class Pumice(Server):
 
 
 class Volume(Pumice):
-    """A volume that Pumice serves over NBD, on a unix socket."""
+    """A volume that Pumice serves over NBD, on a unix socket or over TCP."""
 
-    def __init__(self, directory, backing, *flags, **how):
-        self.name_of_volume = os.path.basename(backing)
+    def __init__(self, directory, backing, *flags, over="unix", **how):
+        self.name_of_volume, self.over = os.path.basename(backing), over
         self.uri = f"nbd+unix:///{self.name_of_volume}?socket={os.path.join(directory, 'nbd.socket')}"
         super().__init__(directory, "--backing", backing, *flags, **how)
+        if over == "tcp":
+            self.uri = f"nbd://{re.search(r'ready: NBD on ([^ ,]+)', self.log())[1]}/{self.name_of_volume}"
 
     def doors(self, directory):
-        return ["--nbd", f"unix:{os.path.join(directory, 'nbd.socket')}"]
+        return ["--nbd", f"unix:{os.path.join(directory, 'nbd.socket')}" if self.over == "unix" else "127.0.0.1:0"]
 
     def figures(self, part):
         """The part nbd, volume, chunk or device of the volume's figures."""
@@ -205,10 +207,10 @@ class Volume(Pumice):
 
 
 class Nbdkit(Server):
-    """nbdkit that serves a file or what the URI of an NBD server names, by default through its cache filter, which keeps all that was read
-    in a file of the same directory."""
+    """nbdkit that serves a file or what the URI of an NBD server names, or another plugin with its arguments; by default through its cache
+    filter, which keeps all that was read in a file of the same directory."""
 
-    def __init__(self, directory, backing, core=None, group=None, flags=("--filter=cache",), options=("cache-on-read=true",)):
+    def __init__(self, directory, backing, core=None, group=None, flags=("--filter=cache",), options=("cache-on-read=true",), plugin=None):
         socket, pid = (os.path.join(directory, f"nbdkit.{name}") for name in ("socket", "pid"))
         self.uri = f"nbd+unix:///?socket={socket}"
         for path in (socket, pid):
@@ -216,9 +218,8 @@ class Nbdkit(Server):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
         # The file of the filter is an unnamed one in TMPDIR.
-        plugin = ["nbd", f"uri={backing}"] if str(backing).startswith("nbd") else ["file", backing]
-        command = ["env", f"TMPDIR={directory}", machine.installed("nbdkit"), "--foreground", "--unix", socket, "--pidfile", pid, *flags,
-                   *plugin, *options]
+        plugin = plugin or [*(["nbd", f"uri={backing}"] if str(backing).startswith("nbd") else ["file", backing]), *options]
+        command = ["env", f"TMPDIR={directory}", machine.installed("nbdkit"), "--foreground", "--unix", socket, "--pidfile", pid, *flags, *plugin]
         super().__init__("nbdkit", directory, command, core, group)
         try:
             # Written once it listens.

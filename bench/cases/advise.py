@@ -2,10 +2,10 @@
 
 import statistics
 
-from cases.ripq_report import traces
-from comparison import Comparison, case
+from comparison import Comparison, case, show_table
 from harness import machine
-from tools import SHARED, at_once, percent, replay
+from tools import at_once, percent, replay
+from traces import SHARED, Traces
 
 # The trace OLTP of the paper has requests of 15 KB; these are its latencies, and sizes in megabytes.
 PAPER = ["--dram-latency", "1.56us", "--flash-latency", "86us", "--miss-latency", "2.35ms"]
@@ -13,7 +13,6 @@ PRICES = ["--dram-price", "5", "--flash-price", "1"]
 SAMPLED_KEYS, SEEDS = 65536, 5
 MEGABYTE = 1e6
 PREDICTED_PRICES = ["--dram-price", "4", "--flash-price", "0.1"]
-HITS_OFF, RESPONSE_OFF = 0.01, 0.05
 REPLAYED = ["arc-OLTP", "arc-P3", "arc-P6", "cloudphysics", "linux-mysql", "tencent-1326", "tencent-2706", "tencent-3300", "wiki-train", "wiki-val",
             "scarab-recs", "cache2k-orm-busy", "cache2k-web07", "adaptsize-bu98", "mooncake", "zipf"]
 # Objects have 4 KiB where a trace has no sizes; these would be too few bytes to choose from.
@@ -37,10 +36,9 @@ def advise_report(arguments):
     DRAM that flash replaces, by equal response time, and the share of the money for it that is saved where DRAM costs 5 and 10 times as much.
 
     Curves of 65,536 sampled keys against exact ones: mean difference of the hit ratio over 70 sizes and 5 seeds, for each trace with more keys.
-    Speed: gets a second of arc-P6, decoding included, exact and sampled, medians of turns. Exit status 1 where a bound is missed; `--quick`
-    holds none of the speed."""
+    Speed: gets a second of arc-P6, decoding included, exact and sampled, medians of turns."""
     comparison = Comparison(arguments, {"sampled keys": SAMPLED_KEYS, "seeds": SEEDS})
-    known = traces(arguments.shared, False)
+    known = Traces(arguments.shared)
     paper = {}
     for ratio in (5, 10):
         row = today(known["arc-OLTP"], 64_000_000, 128_000_000, "--dram-price", ratio, "--flash-price", 1)
@@ -73,13 +71,6 @@ def advise_report(arguments):
     comparison.row("mean error of a sampled curve, worst trace", "worst error", "≤ 0.7 points", "≤ 0.3", percent)
     comparison.row("exact curve of arc-P6", "exact: gets_per_second", "≥ 3 M/s", "8 M/s", million)
     comparison.row("sampled curve of arc-P6", "sampled: gets_per_second", "≥ 10 M/s", "20 M/s", million)
-    bounds = [("paper: equal MB", 60, 64), ("paper: saved of replaced at 5", 0.57, 0.60), ("paper: saved of replaced at 10", 0.78, 0.80),
-              ("worst error", 0, 0.007)]
-    if not arguments.quick:
-        bounds += [("exact: gets_per_second", 3e6, float("inf")), ("sampled: gets_per_second", 1e7, float("inf"))]
-    for figure, least, most in bounds:
-        value = comparison.median("pumice", figure)
-        comparison.must(least <= value <= most, f"{figure}: {value:.4g}, must be from {least:.4g} to {most:.4g}")
     return comparison
 
 
@@ -124,7 +115,7 @@ def advise_replay(arguments):
     names = arguments.trace or REPLAYED
     comparison = Comparison(arguments, {"traces": ", ".join(names), "flash": arguments.flash, "a hit": arguments.hit, "a miss": arguments.miss,
                                         "today": arguments.have or "by the trace"})
-    known = traces(arguments.shared, arguments.quick)
+    known = Traces(arguments.shared, arguments.quick)
 
     def of_trace(name):
         size = SIZES.get(name, "4KiB")
@@ -145,15 +136,10 @@ def advise_replay(arguments):
         return {**worst([row for of_one in rows.values() for row in of_one]), "rows": rows}
 
     comparison.turns(turn)
-    print("| trace | options; with flash | hits off, worst | response off, worst | of it without misses |\n| --- | --- | --- | --- | --- |")
-    for name, rows in comparison.runs["pumice"][0]["rows"].items():
-        off = worst(rows)
-        print(f"| {name} | {len(rows)}; {sum(row['flash_bytes'] > 0 for row in rows)} | {off['off_hits'] * 100:.2f} points | "
-              f"{percent(off['off_response'])} | {percent(off['off_without_misses'])} |")
-    comparison.row("hits predicted against a whole replay, worst option", "off_hits", "≤ 1 point", "≤ 0.5", percent)
+    show_table("Predicted against replayed", ["trace", "options; with flash", "hits off, worst, points", "response off, worst", "of it without misses"],
+               ([name, f"{len(rows)}; {sum(row['flash_bytes'] > 0 for row in rows)}", f"{off['off_hits'] * 100:.2f}", percent(off["off_response"]),
+                 percent(off["off_without_misses"])] for name, rows in comparison.runs["pumice"][0]["rows"].items() for off in [worst(rows)]))
+    comparison.row("hits predicted against a whole replay, worst option", "off_hits", "≤ 1 points", "≤ 0.5", percent)
     comparison.row("mean response time predicted, worst option", "off_response", "≤ 5 %", "≤ 2 %", percent)
     comparison.row("of it without misses, worst option", "off_without_misses", "", "", percent)
-    for figure, most in (("off_hits", HITS_OFF), ("off_response", RESPONSE_OFF)):
-        value = comparison.median("pumice", figure)
-        comparison.must(value <= most, f"{figure}: {percent(value)}, must be at most {percent(most)}")
     return comparison

@@ -16,7 +16,6 @@ BACKEND_US = 10_000
 DRAM_PRICE, FLASH_PRICE = 5, 0.1
 # 64 MiB of DRAM and 128 MiB of flash; without DRAM for much flash, what a server takes for itself outweighs it.
 BUDGET = 0.35
-HITS_OFF, RESPONSE_OFF = 0.015, 0.10
 
 
 def recorded(comparison, arguments, requests, path):
@@ -42,7 +41,7 @@ def look_aside(arguments, requests):
 
 
 @case(throttle=True, keys=(50_000, "keys"), size=(8000, "bytes of a value"), rate=(2000, "gets a second on memcached"), seconds=60, pairs=None,
-      memcached=(64, "MiB of memcached"), slow=("nvme*20", "what Pumice's flash device is as slow as"), quick={"seconds": 10.0, "rate": 4000}, in_all=False)
+      memcached=(64, "MiB of memcached"), slow=("nvme*20", "what Pumice's flash device is as slow as"), quick={"seconds": 10.0, "rate": 4000})
 def advise_path(arguments):
     """A stranger's path: memcached under look-aside load, `trace record` for a minute, `advise` on that, and the `serve` line that it prints under the
     same load.
@@ -51,7 +50,7 @@ def advise_path(arguments):
     the time of a hit from that load without a rate, one request after the other, that of a read of flash from `pumice-bench device --throttle KIND`, a miss of 10 ms, and a
     budget for 64 MiB of DRAM and 128 MiB of flash. The Pumice of the line that it prints, empty at first and with `--throttle flash=KIND`, then gets the same
     requests one after the other. Seen hits are those of its gets; the seen response time is the mean of gets as the client measures them, and the 10 ms
-    for each miss, which are not waited for: these are most of it, so the rest is a row of its own. Exit status 1 where hits are off by more than 1.5 points or the response time by more than 10 %."""
+    for each miss, which are not waited for: these are most of it, so the rest is a row of its own."""
     requests = int(arguments.rate * arguments.seconds)
     settings = {"keys": arguments.keys, "value bytes": arguments.size, "gets": requests, "flash": arguments.slow, "a miss": f"{BACKEND_US} us"}
     comparison = Comparison(arguments, settings, peer=memcached_version())
@@ -87,14 +86,12 @@ def advise_path(arguments):
         comparison.turns(turn)
     microseconds = "{:.0f} us".format
     comparison.row("hits seen", "hits", "", "", percent)
-    comparison.row("hits predicted", "predicted hits", "within 1.5 points", "", percent)
+    comparison.row("hits predicted", "predicted hits", "", "", percent)
+    comparison.row("hits, off", "off hits", "≤ 1.5 points", "", percent)
     comparison.row("mean response time seen", "response_us", "", "", microseconds)
-    comparison.row("mean response time predicted", "predicted response_us", "within 10 %", "", microseconds)
+    comparison.row("mean response time predicted", "predicted response_us", "", "", microseconds)
+    comparison.row("mean response time, off", "off response", "≤ 10 %", "", percent)
     comparison.row("of it measured, without the 10 ms of misses, seen", "measured_us", "", "", microseconds)
     comparison.row("of it measured, predicted", "predicted measured_us", "", "", microseconds)
     comparison.row("of it measured, off", "off measured", "", "", percent)
-    if not arguments.quick:
-        for what, figure, most in (("hits", "off hits", HITS_OFF), ("response time", "off response", RESPONSE_OFF)):
-            off = comparison.median("pumice", figure)
-            comparison.must(off <= most, f"{what} off by {percent(off)}, must be {percent(most)} at most")
     return comparison

@@ -13,7 +13,7 @@ LOADS = {
 }
 
 
-@case(inprocess=True, seconds=8, in_all=False, other=("", "a checkout with the other build"),
+@case(inprocess=True, seconds=8, other=("", "a checkout with the other build"),
       flash=(2048, "MiB of flash"), requests=(1_000_000, "requests of the replays"),
       what=([], "only this row; may be given again", [*LOADS, "fill", "ripq", "fifo"]),
       quick={"seconds": 1, "pairs": 1, "flash": 256, "requests": 60_000})

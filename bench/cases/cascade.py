@@ -1,150 +1,12 @@
-"""Index cascade against the full one: counts of replays, gets in process, and a server filled with small items."""
+"""Index cascade against the full one: gets in process, a server filled with small items, and what it loses of the hits of traces."""
 
-import math
-import os
+import itertools
 import re
 
-import cachebench
-from comparison import Comparison, case
-from tools import (
-    FORMATS, ITEM_BYTES, RECORD_BYTES, SHARED, at_once, dram_per_object, flash_mib, gets_of_sides, load, points, pumice, replay,
-    thousands,
-)
-
-
-def counts(report):
-    """What rows about a replay compare."""
-    written = (report["cascade"] or {}).get("mapping_bytes_written")
-    return {
-        "bytes_per_item": dram_per_object(report),
-        "items_per_byte": report["objects_cached"] / report["index_dram_bytes"],
-        "reads_per_hit": report["flash_reads_per_hit"],
-        "rounds_per_hit": report["flash_rounds_per_hit"],
-        "reads_per_miss": report["flash_reads_per_miss"],
-        "mapping_share": None if written is None else written / report["bytes_inserted"],
-        "hit_ratio": report["object_hit_ratio"],
-        "items": report["objects_cached"],
-        "report": report,
-    }
-
-
-def show_counts(run):
-    text = {name: "–" if value is None else f"{value:.3f}" for name, value in run.items() if isinstance(value, float | None)}
-    more = "".join(f", {run[name]:.2f} B {where}" for name, where in SHAPES.items() if name in run)
-    return (
-        f"{run['items']} items, {run['bytes_per_item']:.2f} B of index each, hit ratio {run['hit_ratio']:.4f}, "
-        f"{text['reads_per_hit']} reads a hit ({text['rounds_per_hit']} rounds), {text['reads_per_miss']} a miss, mappings "
-        f"{text['mapping_share']} of the bytes inserted{more}"
-    )
-
-
-# --- DRAM and reads ---------------------------------------------------------------------------------------------------
-
-# Shares of mappings in DRAM that the notes have, too.
-CURVE = (0.02, 0.04)
-# What else is filled, and where.
-SHAPES = {"shape": "in the largest shape", "file": "on a file"}
-
-
-@case(pairs=None, keys=(100_000_000, "keys"), requests=(100_000_000, "requests"), flash=(4096, "MiB of the simulated device"),
-      warm_up=(0.6, "share of the requests"), tier1=(0.03, "mappings in DRAM for each on flash"),
-      shape_items=(100_000_000, "items of the largest shape; 0: without it"), file_items=(20_000_000, "items on a file; 0: no file"),
-      quick={"keys": 1_000_000, "requests": 600_000, "flash": 64, "file_items": 200_000, "shape_items": 1_000_000})
-def cascade_dram(arguments):
-    """What the cascade index takes of DRAM and of the device, against the full index: counts of `pumice replay`.
-
-    The same requests through both indexes, without a DRAM tier: items of 300 bytes, Zipf 0.99 over `--keys` keys, a miss inserts,
-    `--warm-up` of the requests fill the cache before figures are counted. The layout is `fifo` on both sides; one row has
-    what `clock` costs more. The device is simulated (`--device sim`), so
-    nothing here is a time, and replays run two at a time.
-
-    What is compared: DRAM of the index for each object cached, all in; objects for each byte of it; device reads of a hit, those of
-    which each had to wait for the one before, and reads of a miss (each member of a parallel batch counts); bytes of mappings
-    written for each byte inserted. The hit ratio is compared with that of an exact cache (`--layout exact`) whose size is the
-    bytes of objects that the cascade side had on average: the same policy, fifo, and LRU beside it as a note.
-
-    Then the same DRAM in the shape of `--shape-items` items, simulated, and on a file with O_DIRECT (`--device PATH`) of
-    `--file-items`: nearly every request is an insertion, until the device is full. A simulated device takes some 100 bytes of this
-    machine's memory for an item. Notes give the curve over `--tier1`, the share of mappings in DRAM."""
-    trace = f"zipf:keys={arguments.keys},theta=0.99,requests={arguments.requests},seed=1"
-    settings = {"trace": trace, "object bytes": ITEM_BYTES, "flash MiB": arguments.flash, "warm-up": arguments.warm_up,
-                "tier1": arguments.tier1, "shape items": arguments.shape_items, "file items": arguments.file_items}
-    comparison = Comparison(arguments, settings, "cascade", "full")
-    fixed = ["--object-size", ITEM_BYTES]
-    shapes = {"shape": (arguments.shape_items, "sim"), "file": (arguments.file_items, comparison.path("dram.pumice"))}
-
-    def flags(index, *more):
-        layout = [] if "--layout" in more else ["--layout", "fifo"]
-        return [*fixed, *layout, "--index", index, "--superblock", 0, *more]
-
-    def run(index, *more):
-        return counts(replay(trace, *flags(index, "--flash-size", f"{arguments.flash}MiB", "--warmup", arguments.warm_up, *more)))
-
-    def inserted(items, device, index, more):
-        """A replay of new keys until the device is full."""
-        keys = f"uniform:keys={items * 50},requests={items * 21 // 20},seed=2"
-        return replay(keys, *flags(index, "--flash-size", f"{flash_mib(items)}MiB", "--device", device, *more))
-
-    def side(index, *more):
-        def turn(_):
-            found = run(index, *more)
-            found["clock"] = found["bytes_per_item"]
-            if index == "cascade":
-                found["clock_figures"] = run(index, *more, "--layout", "clock")
-                found["clock"] = found["clock_figures"]["bytes_per_item"]
-            with comparison.files("dram.pumice"):
-                for name, (items, device) in shapes.items():
-                    if items:
-                        found[f"{name}_report"] = report = inserted(items, device, index, more)
-                        found[name] = dram_per_object(report)
-            return found
-
-        return turn
-
-    comparison.turns(side("cascade", "--tier1", arguments.tier1), side("full"), show_counts)
-    if arguments.only != "peer":
-        mine = comparison.runs["pumice"][0]
-        # Exact caches of as many bytes of objects as the cascade side had.
-        size = int(mine["report"]["object_bytes_resident_mean"])
-        exact = [*fixed, "--layout", "exact", "--flash-size", size, "--warmup", arguments.warm_up, "--policy"]
-        hits = [report["object_hit_ratio"] for report in at_once([lambda policy=policy: replay(trace, *exact, policy) for policy in ("fifo", "lru")])]
-        for policy, hit_ratio in zip(("fifo", "lru"), hits):
-            comparison.notes.append(
-                f"exact {policy} of {size / 2**20:.0f} MiB of objects hits {hit_ratio:.4f}, cascade {mine['hit_ratio']:.4f}: "
-                f"{(mine['hit_ratio'] - hit_ratio) * 100:+.2f} points"
-            )
-        mine["hit_ratio_against_twin"] = mine["hit_ratio"]
-        if comparison.runs["peer"]:
-            comparison.runs["peer"][0]["hit_ratio_against_twin"] = hits[0]
-        others = [share for share in CURVE if share != arguments.tier1]
-        curve = at_once([lambda share=share: run("cascade", "--tier1", share) for share in others])
-        mine["curve"] = dict(zip(others, curve))
-        comparison.notes.append(f"with layout clock: {show_counts(mine['clock_figures'])}")
-        for share, point in sorted({**mine["curve"], arguments.tier1: mine}.items()):
-            comparison.notes.append(f"tier1 {share}: {show_counts(point)}")
-        report = mine["report"]
-        if report["bytes_inserted"] < report["flash_bytes"]:
-            text = f"{report['bytes_inserted'] / 2**30:.1f} GiB were inserted after the warm-up"
-            comparison.notes.append(f"{text}: the flash was not gone round once")
-
-    row, three = comparison.row, "{:.3f}".format
-    dram = ("≤ 2.5 B", "≤ 1 B at ≤ 1 read a miss, or 2.5 B at ≤ 0.02", "{:.2f} B".format)
-    row("DRAM of the index per item, all in", "bytes_per_item", *dram)
-    row("the same with layout clock, which has a bit for each object", "clock", *dram)
-    for name, (items, _) in shapes.items():
-        if items:
-            where = " on a file" if name == "file" else ""
-            row(f"the same, {items / 1e6:.1f} million items inserted{where}", name, *dram)
-    row("items for each byte of DRAM of the index", "items_per_byte", "≥ 6 ×", "≥ 10 ×", three)
-    row("device reads per hit, Zipf 0.99", "reads_per_hit", "≤ 1.5", "≤ 1.2", three)
-    row("of those one after the other", "rounds_per_hit", "≤ 1.35", "≤ 1.15", three)
-    row("device reads per miss", "reads_per_miss", "≤ 0.15", "≤ 0.02", three)
-    row("bytes of mappings written / bytes of items inserted", "mapping_share", "≤ 0.20", "≤ 0.14", three)
-    row("hit ratio", "hit_ratio", "", "", points)
-    if arguments.only != "peer":
-        row("hit ratio against an exact fifo of as many bytes", "hit_ratio_against_twin", "≥ −1 point", "", points)
-    return comparison
-
+from comparison import Comparison, case, holds, show_table
+from harness import Failure
+from tools import ITEM_BYTES, RECORD_BYTES, at_once, dram_per_object, flash_mib, gets_of_sides, load, pumice, replay, thousands
+from traces import SHARED, Traces
 
 # --- gets in process --------------------------------------------------------------------------------------------------
 
@@ -209,101 +71,17 @@ def cascade_gets(arguments):
     return comparison
 
 
-# --- layout clock -----------------------------------------------------------------------------------------------------
-
-# The share of the keys that fits, and so much more flash than items take: blocks that are free, are buffers, or hold mappings.
-SHARE, SPARE = 0.2, 1.13
-WORKLOAD = "zipf:theta=0.99"
-# Requests at once while there is no origin to wait for.
-WARM_UP_DEPTH = 256
-# Requests of the replay for each item that fits: several times round the flash, and as many again that count.
-REQUESTS_PER_ITEM = 40
-LAYOUTS = {"pumice": "clock", "peer": "fifo"}
-
-
-def replayed_misses(comparison, items, keys, flash):
-    """Misses of layout clock and of exact LRU for as many bytes of objects, and amplification of both, without any times."""
-    trace = f"{WORKLOAD},keys={keys},requests={items * REQUESTS_PER_ITEM}"
-    common = ["--object-size", ITEM_BYTES, "--warmup", 0.5]
-    flags = [*common, "--index", "cascade", "--superblock", 0, "--flash-size", f"{flash}MiB", "--layout"]
-    clock, fifo = at_once([lambda layout=layout: replay(trace, *flags, layout) for layout in LAYOUTS.values()])
-    size = int(clock["object_bytes_resident_mean"])
-    lru = replay(trace, *common, "--layout", "exact", "--policy", "lru", "--flash-size", size)
-    misses = [1 - report["object_hit_ratio"] for report in (clock, fifo, lru)]
-    amplification = [report["app_write_amplification"] for report in (clock, fifo)]
-    comparison.notes.append(
-        f"replayed, {size / ITEM_BYTES / keys * 100:.1f} % of the keys cached: misses {misses[0]:.4f} with clock, {misses[1]:.4f} "
-        f"with fifo, {misses[2]:.4f} with exact LRU of as many bytes; amplification {amplification[0]:.3f} and {amplification[1]:.3f}"
-    )
-    for name, missed, written, report in (("pumice", misses[0], amplification[0], clock), ("peer", misses[2], amplification[1], lru)):
-        comparison.runs[name][0] |= {"replayed_misses": missed, "replayed_amplification": written, "replay": report}
-
-
-@case(inprocess=True, pairs=3, seconds=30, keys=(2_000_000, "keys"), depth=(16, "requests at once"),
-      origin_ms=(5.0, "what a miss waits for"), warm_up=(90.0, "seconds"),
-      quick={"keys": 400_000, "seconds": 2, "pairs": 2, "warm_up": 4})
-def cascade_clock(arguments):
-    """Layout clock against fifo under the cascade index: a look-aside load before an origin that takes 5 ms.
-
-    Both sides are `bench/inprocess pumice-gets --index cascade`, with `--layout clock` and with `--layout fifo`: the engine
-    without a DRAM tier, on a file with O_DIRECT, one thread, on the same one core. Flash is such that a fifth of
-    the keys fit, with values of 300 bytes. `--depth` tasks make gets of keys drawn by Zipf 0.99, each one after the other. Where a
-    get misses, its task waits for as long as the origin takes, and sets the item. Every value is checked for its key and length.
-    Both are filled, and look aside for `--warm-up` seconds before an origin that takes no time; then they take turns.
-
-    The load is closed, so requests/s = depth / (time of a get + miss ratio x time of the origin); the time that is not the origin's is
-    shown beside it. The thread polls while the origin is waited for, so CPU time says nothing.
-
-    Amplification is all bytes sent to the device for each byte of items that are set; that of the replay, many times round the flash,
-    says more than that of a turn. Misses are compared with an exact LRU's by `pumice replay`: the same keys through layout
-    clock on a simulated device, and through `--layout exact --policy lru` of as many bytes as it had of objects on average."""
-    keys, depth, origin_ms = arguments.keys, arguments.depth, arguments.origin_ms
-    items = int(keys * SHARE)
-    flash = math.ceil(items * RECORD_BYTES * SPARE / 2**20)
-    settings = {"keys": f"{WORKLOAD},keys={keys}", "value bytes": ITEM_BYTES, "flash MiB": flash, "depth": depth,
-                "origin ms": origin_ms, "seconds": arguments.seconds, "warm-up": arguments.warm_up}
-    comparison = Comparison(arguments, settings, *LAYOUTS.values())
-    flags = {name: ["--index", "cascade", "--layout", layout] for name, layout in LAYOUTS.items()}
-
-    def side(process):
-        def turn(_):
-            report = process.run(WORKLOAD, depth, arguments.seconds, origin_ms)
-            rate, misses = report["requests_per_second"], report["miss_ratio"]
-            return {"requests_per_second": rate, "miss_ratio": misses, "cycle_ms": depth / rate * 1e3, "origin_ms": misses * origin_ms,
-                    "amplification": report["written_bytes"] / max(report["appended_bytes"], 1),
-                    "cached": report["resident_entries"] / keys, "report": report}
-
-        return turn
-
-    with gets_of_sides(comparison, "origin", keys, flash, flags) as processes:
-        for process in processes.values():
-            process.run(WORKLOAD, WARM_UP_DEPTH, arguments.warm_up, 0)
-        comparison.turns(*[side(processes.get(name)) for name in LAYOUTS])
-    if arguments.only is None:
-        replayed_misses(comparison, items, keys, flash)
-    what, row = "layout clock against fifo", comparison.row
-    row(f"{what}, look-aside with an origin of {origin_ms:g} ms: requests/s", "requests_per_second", "≥ 1.12 ×", "≥ 1.20 ×", thousands)
-    row(f"{what}: misses", "miss_ratio", "", "", points)
-    row(f"{what}: amplification", "amplification", "", "", "{:.3f}".format)
-    row(f"{what}, replayed for {REQUESTS_PER_ITEM} requests an item: amplification", "replayed_amplification", "", "", "{:.3f}".format)
-    row("misses of layout clock against exact LRU, replayed", "replayed_misses", "≤ 1.00 ×", "", points)
-    return comparison
-
-
 # --- a small budget ---------------------------------------------------------------------------------------------------
 
 # The share of the flash that is items.
 USABLE = 0.96
-OVER_BUDGET_MAX = 1.1
 QUANTILE = 0.99
 BUCKET = re.compile(r'^pumice_index_rounds_bucket\{le="([^"]+)"\} (\d+)$', re.MULTILINE)
 
 
 def rounds(server):
     """Gets that took at most so many rounds: {2: 17, ..., inf: 20}."""
-    found = {float(upper): int(count) for upper, count in BUCKET.findall(server.get("/metrics")[1])}
-    assert found, "the server has no pumice_index_rounds_bucket in /metrics"
-    return found
+    return {float(upper): int(count) for upper, count in BUCKET.findall(server.get("/metrics")[1])}
 
 
 @case(pairs=1, seconds=30, dram=256, flash=(16384, "MiB of flash"), layout=("ripq", "as serve has it", ["ripq", "clock", "fifo", "sipq"]),
@@ -327,25 +105,19 @@ def cascade_p99(arguments):
 
     def turn(_):
         with pumice(comparison, dram, flash, "--layout", arguments.layout, "--index", "cascade") as server:
-            # Before the fill, so that a server that does not count them is told at once.
-            rounds(server)
             workload = {"keys": f"zipf:keys={items},theta=0", "value_size": ITEM_BYTES, "connections": connections, "mix": "get"}
             load(server, comparison.load_core, preload_only=True, pipeline=8, **workload)
             before = rounds(server)
             report = load(server, comparison.load_core, seconds=arguments.seconds, warm_up=0, **workload)
             took = {upper: count - before.get(upper, 0) for upper, count in sorted(rounds(server).items())}
             gets, stats = took[float("inf")], server.stats()
-            return {
-                "resident_share": server.memory()[1] / (dram << 20), "gets": gets,
-                "rounds_p99": next(upper for upper, count in took.items() if count >= QUANTILE * gets),
-                "hit_ratio": report["hit_ratio"], "items": stats["engine"]["resident_entries"],
-                "requests_per_second": report["requests_per_second"], "dropped": stats["flash"]["dropped_no_block"],
-                "index_bytes": stats["index"]["dram_bytes"], "report": report, "stats": stats,
-            }
+            return {"resident_share": server.memory()[1] / (dram << 20), "gets": gets, "items": stats["engine"]["resident_entries"],
+                    "rounds_p99": next(upper for upper, count in took.items() if count >= QUANTILE * gets),
+                    "dropped": stats["flash"]["dropped_no_block"], "report": report, "stats": stats}
 
     comparison.turns(turn)
     of = f"{dram} MiB of DRAM, {flash} MiB of flash, filled with 300-byte items"
-    comparison.row(f"{of}: resident memory / budget", "resident_share", f"≤ {OVER_BUDGET_MAX}", "", "{:.2f}".format)
+    comparison.row(f"{of}: resident memory / budget", "resident_share", "≤ 1.1", "", "{:.2f}".format)
     comparison.row(f"{of}: dependent rounds of a get at p99", "rounds_p99", "≤ 3", "", "{:g}".format)
     comparison.row(f"{of}: items held", "items", "", "", lambda value: f"{value / 1e6:.2f} million")
     return comparison
@@ -353,95 +125,74 @@ def cascade_p99(arguments):
 
 # --- traces -----------------------------------------------------------------------------------------------------------
 
-# How many bytes of a recorded trace make a cache worth its name.
-RECORDED_BYTES_MIN = 50_000
+LAYOUTS = {"ripq": ["--layout", "ripq", "--policy", "slru-3"], "sipq": ["--layout", "sipq"],
+           "clock": ["--layout", "clock"], "fifo": ["--layout", "fifo"]}
 INDEXES = {"pumice": "cascade", "peer": "full"}
+# Objects of these have sizes of their own too; elsewhere every object is as long.
+OWN_SIZES = ("adaptsize", "wiki-", "jedi-v", "tencent-", "cdn", "kvcache_reg")
+# Of so many items bytes of DRAM an item are bounded.
+DRAM_ITEMS = 1_000_000
 
 
-def format_of(name):
-    return ["--format", next((form for start, form in FORMATS.items() if name.startswith(start)), "auto")]
+COLUMNS = ["full, %", "cascade, %", "points lower", "items", "index B an item", "mappings / items, bytes", "reads a hit", "pages asked / reads",
+           "dropped"]
 
 
-def workloads(arguments):
-    """Names, and what `replay` takes for them."""
-    tail = f"keys={arguments.keys},requests={arguments.requests},seed=1"
-    fixed, generated = ["--object-size", ITEM_BYTES], ["--flash-size", f"{arguments.flash}MiB"]
-    found = {what: [f"{spec},{tail}", *fixed, *generated] for what, (spec, *_) in WORKLOADS.items()}
-    shared = os.path.realpath(arguments.shared)
-    for name in ("kvcache_reg", "graph_cache_leader"):
-        config = os.path.join(shared, "distributions", "cachelib", name, "config.json")
-        if os.path.exists(config):
-            trace = cachebench.trace(config, keys=arguments.keys, requests=arguments.requests, seed=1)
-            found[f"CacheLib {name}"] = [trace, *generated]
-            if name == "kvcache_reg":
-                found[f"CacheLib {name}, 300-byte items"] = [trace, "--ignore-sizes", *fixed, *generated]
-    folder = os.path.join(shared, "kv")
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        path = os.path.join(folder, name)
-        if os.path.getsize(path) >= RECORDED_BYTES_MIN:
-            found[name.split(".")[0]] = [path, *format_of(name), *fixed, "--flash-size", "20%"]
-    return found
+def columns(full, cascade):
+    """What a line shows of COLUMNS: figures, their formats, and their bounds under `ripq`."""
+    counts, requests, items = cascade["cascade"], cascade["requests"], cascade["objects_cached"]
+    hits, reads = cascade["object_hit_ratio"] * requests, cascade["flash_reads_per_hit"] or 0
+    asked = hits * reads + (requests - hits) * (cascade["flash_reads_per_miss"] or 0)
+    both = [100 * report["object_hit_ratio"] for report in (full, cascade)]
+    return [
+        (both[0], ".2f", ""), (both[1], ".2f", ""), (both[0] - both[1], ".2f", "≤ 1"), (items, ",", ""),
+        (dram_per_object(cascade), ".2f", "≤ 2.5" if items >= DRAM_ITEMS else ""),
+        (counts["mapping_bytes_written"] / max(1, cascade["bytes_inserted"]), ".3f", "≤ 0.25"),
+        (reads, ".2f", "≤ 1.5" if "theta=0.99" in cascade["trace"] else ""),
+        (counts["reclaim_page_reads"] / max(1, asked), ".3f", "≤ 0.3"), (counts["survivors_dropped"], ",", ""),
+    ]
 
 
-@case(pairs=None, requests=(20_000_000, "requests of what is generated"), keys=(20_000_000, "keys of what is generated"),
-      flash=(512, "MiB of flash for what is generated"), shared=SHARED, quick={"requests": 600_000, "keys": 200_000, "flash": 16})
-def cascade_traces(arguments):
-    """Published distributions and recorded key-value traces through the cascade index and the full one: counts of `pumice replay`.
+@case(pairs=None, flash=([], "size of the flash; may be given again (40%% and 10%%)"), trace=([], "only traces of this name; may be given again"),
+      layout=([], "ripq, sipq, clock or fifo; may be given again (all)"), shared=SHARED,
+      keys=(2_000_000, "keys of what is generated"), requests=(12_000_000, "requests of what is generated"),
+      quick={"keys": 40_000, "requests": 200_000, "trace": ["zipf 0.9, a fifth sets", "OLTP"], "flash": ["40%"]})
+def cascade_report(arguments):
+    """What index cascade loses of the hits of index full: replays of both on every shared trace, objects of their own sizes or 300 bytes.
 
-    One line each, as notes: hit ratio, DRAM of the index for each object, device reads a hit and a miss, and mappings written for each
-    byte inserted, of both indexes under layout fifo on a simulated device, without a DRAM tier; the first half of the requests fills
-    the cache.
+    `ripq` with slru-3, `sipq`, `clock` and `fifo`, on flash of 40 % and 10 % of the footprint, simulated, without a DRAM tier, from empty. Then
+    workloads of which a fifth are sets that overwrite. A line each; bounds are on `ripq`. A trace on which neither index finds room is left out
+    and named. A replay that forgets a partition misses a bound."""
+    sizes, layouts = arguments.flash or ["40%", "10%"], arguments.layout or list(LAYOUTS)
+    comparison = Comparison(arguments, {"flash": " ".join(sizes), "layouts": " ".join(layouts)}, *INDEXES.values())
+    known = Traces(arguments.shared, arguments.quick)
+    known.words |= {f"zipf {theta}, a fifth sets": (f"zipf:keys={arguments.keys},theta={theta},requests={arguments.requests},sets=0.2,seed=1",
+                                                    "--ops", "as-recorded") for theta in (0.9, 0.99)}
+    names = [name for name in known if name != "zipf" and (not arguments.trace or any(part in name for part in arguments.trace))]
+    worst = dict.fromkeys(layouts, 0)
 
-    - YCSB's: Zipf 0.99, hotspot (1 % of the keys, 90 % of the gets), normal (standard deviation 1 % of the keys); 300-byte items.
-    - CacheLib's: `kvcache_reg` and `graph_cache_leader` with their own sizes, and `kvcache_reg` with 300-byte items. Sets and deletes are requests as gets are: a miss inserts.
-    - Recorded: the KV traces of the folder, none of which has sizes; 300-byte items, flash a fifth of the footprint. They are
-      short: with a cache that small a partition's fixed costs are most of what the index takes."""
-    settings = {"requests": arguments.requests, "keys": arguments.keys, "flash MiB": arguments.flash, "warm-up": 0.5}
-    comparison = Comparison(arguments, settings, *INDEXES.values())
-    shared = os.path.realpath(arguments.shared) + os.sep
+    def lines():
+        for name, objects, flash, layout in itertools.product(names, ("own", "300B"), sizes, layouts):
+            if objects == "own" and not name.startswith(OWN_SIZES):
+                continue
+            sized = ["--object-size", 300, "--ignore-sizes"] if objects == "300B" else []
+            common, what = [*known[name], *sized, "--flash-size", flash, "--superblock", 0, *LAYOUTS[layout]], [name, objects, flash, layout]
+            try:
+                cascade, full = at_once([lambda index=index: replay(*common, "--index", index) for index in INDEXES.values()])
+            except Failure as failure:
+                comparison.notes.append(f"{', '.join(what)}: left out: {str(failure).strip().splitlines()[-1]}")
+                continue
+            figures = columns(full, cascade)
+            for column, (seen, form, must) in zip(COLUMNS, figures):
+                comparison.must(layout != "ripq" or holds(seen, must), f"{', '.join(what)}: {column} {seen:{form}}, must be {must}")
+            forgotten = cascade["cascade"]["forgotten"]
+            comparison.must(forgotten == 0, f"{', '.join(what)}: {forgotten} partitions forgotten without a fault")
+            worst[layout] = max(worst[layout], figures[2][0])
+            for side, report in zip(INDEXES, (cascade, full)):
+                comparison.runs[side].append({"name": name, "objects": objects, "flash": flash, "layout": layout, "report": report})
+            yield [*what, *(f"{seen:{form}}" for seen, form, _ in figures)]
 
-    def run(trace, index, more):
-        report = replay(trace, *more, "--layout", "fifo", "--index", index, "--warmup", 0.5, "--superblock", 0)
-        # Where the folder is says nothing of the run.
-        report["trace"] = trace.replace(shared, "")
-        return counts(report)
-
-    for name, (trace, *more) in workloads(arguments).items():
-        both = at_once([lambda index=index: run(trace, index, more) for index in INDEXES.values()])
-        for side, result in zip(INDEXES, both):
-            comparison.runs[side].append({"name": name, **result})
-            comparison.note(f"{name}, {INDEXES[side]}: {show_counts(result)}")
-    return comparison
-
-
-@case(pairs=None, requests=(4_000_000, "requests of what is generated"), keys=(500_000, "keys of what is generated"), shared=SHARED,
-      quick={"requests": 200_000, "keys": 40_000})
-def cascade_ripq(arguments):
-    """What layout ripq loses of its hits with the cascade index, against the exact queue: counts of `pumice replay`.
-
-    `ripq` with slru-3 and index `cascade` on flash of a tenth of the footprint, objects of 4 KiB, the first 40 % of the requests fill
-    the cache; then `--layout exact` with the same policy and as many bytes as the former had of objects on average. Zipf 0.9, and
-    two recorded traces of the folder where they are: scarab-recs and arc-OLTP. A row each; the bound is on points of percent
-    of the hit ratio, which the notes have."""
-    settings = {"requests": arguments.requests, "keys": arguments.keys, "warm-up": 0.4, "policy": "slru-3"}
-    comparison = Comparison(arguments, settings, "ripq, cascade", "exact")
-    found = {"Zipf 0.9": [f"zipf:keys={arguments.keys},theta=0.9,requests={arguments.requests},seed=1"]}
-    for name in ("kv/scarab-recs.trace.xz", "block/arc-OLTP.lis.zst"):
-        path, short = os.path.join(os.path.realpath(arguments.shared), name), os.path.basename(name)
-        if os.path.exists(path):
-            found[short.split(".")[0]] = [path, *format_of(short)]
-
-    def both_sides(trace):
-        common = [*trace, "--warmup", 0.4, "--object-size", "4KiB", "--policy", "slru-3"]
-        ripq = replay(*common, "--flash-size", "10%", "--layout", "ripq", "--index", "cascade")
-        return ripq, replay(*common, "--flash-size", int(ripq["object_bytes_resident_mean"]), "--layout", "exact")
-
-    results = dict(zip(found, at_once([lambda trace=trace: both_sides(trace) for trace in found.values()])))
-    for at, side in enumerate(comparison.sides):
-        comparison.runs[side].append({name: both[at]["object_hit_ratio"] for name, both in results.items()})
-    for name, (ripq, exact) in results.items():
-        lower = (exact["object_hit_ratio"] - ripq["object_hit_ratio"]) * 100
-        comparison.notes.append(f"{name}: {lower:.2f} points lower; {dram_per_object(ripq):.2f} B of index an object, application write "
-                                f"amplification {ripq['app_write_amplification']:.3f}")
-        comparison.row(f"ripq slru-3 under cascade, hit ratio, {name}", name, "≥ −0.5 points", "≥ −0.2", points)
+    show_table("Index cascade against full", ["trace", "objects", "flash", "layout", *COLUMNS], lines(), texts=4)
+    for layout, lower in worst.items():
+        comparison.note(f"{layout}: at most {lower:.2f} points lower")
     return comparison

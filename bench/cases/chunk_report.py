@@ -4,7 +4,7 @@ import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
-from comparison import Comparison, case
+from comparison import Comparison, case, holds, show_table
 from harness import Failure, machine
 
 # Writes, duplicates, theta, and what else: as docs/papers.md says.
@@ -35,25 +35,7 @@ def index_dram(contents):
     return json.loads(done.stdout)
 
 
-class Table:
-    """The rows of the table: what, paper, measured, must, verdict."""
-
-    def __init__(self, comparison):
-        self.comparison, self.rows = comparison, []
-
-    def row(self, what, paper, measured, must, holds):
-        verdict = "–" if holds is None else "ok" if holds else "MISSED"
-        self.rows.append([what, paper, measured, must, verdict])
-        self.comparison.must(holds in (None, True), f"{what}: {measured}, {must}")
-
-    def show(self):
-        print("\n| what | paper | measured | must | verdict |\n| --- | --- | --- | --- | --- |")
-        for row in self.rows:
-            print("| " + " | ".join(row) + " |")
-        self.comparison.runs["pumice"].append({"name": "table", "rows": self.rows})
-
-
-@case(pairs=None, in_all=False, jobs=(1, "replays at a time"), chunks=(1 << 17, "chunks of the volume"), requests=(3_000_000, "requests of each trace"),
+@case(pairs=None, jobs=(1, "replays at a time"), chunks=(1 << 17, "chunks of the volume"), requests=(3_000_000, "requests of each trace"),
       contents=(CONTENTS, "contents of the index whose DRAM is measured"), trace=([], "only these of A to D; may be given again"),
       quick={"chunks": 1 << 12, "requests": 40_000, "contents": 100_000})
 def chunk_report(arguments):
@@ -83,56 +65,53 @@ def chunk_report(arguments):
             found["equal DRAM"] = best_at(name, size, dram(found["pumice"]))
         return of, found
 
-    print("\n| " + " | ".join(HEAD) + " |\n|" + " --- |" * len(HEAD), flush=True)
     found = {}
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        for (name, size), reports in pool.map(cell, cells):
-            found[name, size] = reports
-            pumice, austere, arc = (reports[one] for one in ("pumice", MODELS[0], MODELS[4]))
-            line = [name, f"{size} %", *(f"{hits(report):.2f}" for report in (pumice, *(reports[model] for model in MODELS)))]
-            line += [f"{pumice['device_bytes'] / austere['device_bytes']:.3f}", f"{pumice['written_per_new_byte']:.3f}",
-                     f"{austere['written_per_new_byte']:.1f}", f"{100 * pumice['write_reduction']:.1f}", f"{100 * arc['write_reduction']:.1f}"]
-            print("| " + " | ".join(line) + " |", flush=True)
-            for cache, report in reports.items():
-                side = "pumice" if cache == "pumice" else "peer"
-                comparison.runs[side].append({"name": name, "size": size, "cache": " ".join(cache) if isinstance(cache, tuple) else cache, "report": report})
-    table = Table(comparison)
-    rows(table, found, index_dram(arguments.contents), arguments.contents)
-    table.show()
+
+    def lines():
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            for (name, size), reports in pool.map(cell, cells):
+                found[name, size] = reports
+                pumice, austere, arc = (reports[one] for one in ("pumice", MODELS[0], MODELS[4]))
+                yield [name, f"{size} %", *(f"{hits(report):.2f}" for report in (pumice, *(reports[model] for model in MODELS))),
+                       f"{pumice['device_bytes'] / austere['device_bytes']:.3f}", f"{pumice['written_per_new_byte']:.3f}",
+                       f"{austere['written_per_new_byte']:.1f}", f"{100 * pumice['write_reduction']:.1f}", f"{100 * arc['write_reduction']:.1f}"]
+                for cache, report in reports.items():
+                    comparison.runs["pumice" if cache == "pumice" else "peer"].append({"name": name, "size": size, "cache": str(cache), "report": report})
+
+    show_table("Hits in %", HEAD, lines(), texts=2)
+    table = []
+    for what, paper, seen, form, must in rows(found, index_dram(arguments.contents), arguments.contents):
+        text = " to ".join(f"{value:{form}}" for value in dict.fromkeys((min(seen), max(seen))))
+        is_held = all(holds(value, must) for value in seen)
+        comparison.must(is_held, f"{what}: {text}, must be {must}")
+        table.append([what, paper, text, must, "–" if not must else "ok" if is_held else "missed"])
+    comparison.runs["pumice"].append({"name": "table", "rows": table})
+    show_table("Bounds", ["what", "paper", "measured", "must", "verdict"], table, texts=5)
     return comparison
 
 
-def span(values, form="{:+.2f}"):
-    return f"{form.format(min(values))} to {form.format(max(values))}"
-
-
-def rows(table, found, index, contents):
+def rows(found, index, contents):
+    """What, the paper's figure, those seen, their format, and the bound on each of them."""
     def points(model):
         return [hits(reports["pumice"]) - hits(reports[model]) for reports in found.values() if model in reports]
 
     for (model, addresses), paper in ((MODELS[1], "up to +39.2"), (MODELS[2], "up to +30.7"), (MODELS[3], "–"), (MODELS[4], "–")):
         gains, is_bound = points((model, addresses)), addresses == "1d"
-        holds = min(gains) >= -0.5 and max(gains) >= 25 if is_bound else None
-        table.row(f"hits against {model}, M = {addresses.removeprefix('1')}, points", paper, span(gains),
-                  "≥ -0.5, ≥ +25 somewhere" if is_bound else "–", holds)
-    gains = points(MODELS[0])
-    table.row("hits against austere, points", "–", span(gains), "≥ -2.5", min(gains) >= -2.5)
+        what = f"hits against {model}, M = {addresses.removeprefix('1')}, points"
+        yield what, paper, gains, "+.2f", "≥ -0.5" if is_bound else ""
+        if is_bound:
+            yield f"{what}: somewhere", paper, [max(gains)], "+.2f", "≥ 25"
+    yield "hits against austere, points", "–", points(MODELS[0]), "+.2f", "≥ -2.5"
     shares = [reports["pumice"]["device_bytes"] / reports[MODELS[0]]["device_bytes"] for reports in found.values()]
-    table.row("cache-device bytes against austere's", "–", span(shares, "{:.3f}") + " ×", "≤ 1.0 ×", max(shares) <= 1.0)
+    yield "cache-device bytes, times austere's", "–", shares, ".3f", "≤ 1.0"
     written = [reports["pumice"]["written_per_new_byte"] for reports in found.values()]
-    table.row("bytes × device amplification / compressed new bytes", "–", span(written, "{:.3f}"), "≤ 1.5", max(written) <= 1.5)
-    reductions = [100 * (reports["pumice"]["write_reduction"] - reports[MODELS[4]]["write_reduction"]) for reports in found.values()]
-    table.row("write reduction against cd-arc, points", "7.7–14.5 lower", span(reductions, "{:+.1f}"), "reported", None)
-    mapped, known = index["address_dram_bytes"] / index["mapped"], index["content_dram_bytes"] / index["contents"]
-    table.row(f"index DRAM of a mapped address, of a content, {contents:,} contents", "–", f"{mapped:.2f}; {known:.2f} B", "≤ 6; ≤ 8 B",
-              mapped <= 6 and known <= 8)
-    whole = dram(index)
-    off = index["resident_bytes"] / whole - 1
-    table.row("the system's resident bytes against that", "–", f"{100 * off:+.1f} %", "within 5 %", abs(off) <= 0.05)
+    yield "bytes × device amplification / compressed new bytes", "–", written, ".3f", "≤ 1.5"
+    yield f"index DRAM of a mapped address, B, {contents:,} contents", "–", [index["address_dram_bytes"] / index["mapped"]], ".2f", "≤ 6"
+    yield "of a content, B", "–", [index["content_dram_bytes"] / index["contents"]], ".2f", "≤ 8"
+    yield "the system's resident bytes beyond that, %", "–", [100 * abs(index["resident_bytes"] / dram(index) - 1)], ".1f", "≤ 5"
     # By the arithmetic of the baselines: as many addresses, and fingerprints of a chunk each, or of half of one.
     for name, fingerprints in (("d-lru", contents / 2), ("cd-arc", contents)):
-        less = 100 * (1 - whole / (index["mappings"] * ADDRESS_BYTES + fingerprints * 48))
-        table.row(f"index DRAM against {name}, M = 4d", "69.9–97.0 % less", f"{less:.1f} % less", "≥ 84 % less", less >= 84)
-    gains = points("equal DRAM")
-    if gains:
-        table.row("hits at equal DRAM against cd-lru, its best M, A and B to 50 %, points", "–", span(gains), "≥ +20", min(gains) >= 20)
+        less = 100 * (1 - dram(index) / (index["mappings"] * ADDRESS_BYTES + fingerprints * 48))
+        yield f"index DRAM less than {name}'s, M = 4d, %", "69.9–97.0", [less], ".1f", "≥ 84"
+    if points("equal DRAM"):
+        yield "hits at equal DRAM against cd-lru, its best M, A and B to 50 %, points", "–", points("equal DRAM"), "+.2f", "≥ 20"

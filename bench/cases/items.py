@@ -86,7 +86,8 @@ def dram_per_item(arguments):
             found.append(reading(server, last))
         items = found[1]["items"] - found[0]["items"]
         slopes = {name: (found[1][name] - found[0][name]) / items for name in ("bytes", "index_bytes") if name in found[0]}
-        return {"bytes_per_item": slopes["bytes"], "reported": slopes.get("index_bytes"), "readings": found}
+        reported = slopes.get("index_bytes")
+        return {"bytes_per_item": slopes["bytes"], "reported": reported, "off": reported and abs(reported / slopes["bytes"] - 1), "readings": found}
 
     def of_pumice(server, items):
         until(server, lambda: server.stats()["index"]["mappings"] >= items * 0.999, f"{items} items on flash")
@@ -124,11 +125,9 @@ def dram_per_item(arguments):
     comparison.turns(mine, theirs)
     what = f"DRAM per item on flash against extstore, {arguments.size}-byte values"
     comparison.row(what, "bytes_per_item", "≤ 0.16 ×", "≤ 0.1 ×", "{:.2f} B".format)
-    comparison.row("the same as Pumice's index reports it", "reported", "within 5 %", "", "{:.2f} B".format)
-    measured, reported = (comparison.median("pumice", name) for name in ("bytes_per_item", "reported"))
-    if measured:
-        comparison.must(measured <= 16, f"{measured:.2f} bytes per item, more than 16")
-        comparison.must(abs(reported / measured - 1) <= 0.05, f"reported {reported:.2f} bytes, measured {measured:.2f}: 5 % apart")
+    comparison.row("the same as Pumice's index reports it", "reported", "", "", "{:.2f} B".format)
+    comparison.row("of it in bytes", "bytes_per_item", "≤ 16 B", "", "{:.2f} B".format)
+    comparison.row("what its index reports is off by", "off", "≤ 5 %", "", percent)
     return comparison
 
 
@@ -209,7 +208,4 @@ def flash_share(arguments):
 
     comparison.turns(mine)
     comparison.row(f"flash that holds no object bytes, {arguments.size}-byte objects", "no_objects", "≤ 19 %", "14 %", percent)
-    share = comparison.median("pumice", "no_objects")
-    if share is not None:
-        comparison.must(share <= 0.19, f"{percent(share)} of the flash holds no object bytes")
     return comparison

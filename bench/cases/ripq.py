@@ -1,18 +1,14 @@
-"""Layout ripq: against fifo on a file, as replays, at the paper's scale; and a model of sipq."""
+"""Layout ripq: its throughput against fifo, and the RIPQ paper's evaluation, made again over `pumice replay --json`."""
 
-import bisect
-import itertools
 import os
-import random
-import threading
-from collections import OrderedDict, deque
+from concurrent.futures import ThreadPoolExecutor
 
 import cachebench
-from comparison import Comparison, case
-from harness import machine
-from tools import SHARED, dram_per_object, gib, inprocess, percent, replay, thousands
+from comparison import Comparison, case, holds, show_table
+from harness import Failure
+from tools import dram_per_object, gib, inprocess, percent, replay, thousands
+from traces import SHARED, Traces
 
-POLICY = ("slru-3", "ripq's policy")
 RECORDED = {
     "wiki": os.path.join("object", "wiki_sampled_train_trace.tsv.zst"),
     "tencent-3300": os.path.join("block", "tencentBlock.ns3300.sample.csv.zst"),
@@ -21,7 +17,7 @@ RECORDED = {
 
 @case(pumice=False, inprocess=True, requests=(1_000_000, "requests of what is generated"), shared=SHARED,
       trace=([], "a generator or a trace file, instead; more than once"), dram_mib=(0, "MiB of DRAM of the process; 0: no DRAM tier"),
-      depth=(32, "requests at once"), policy=POLICY, quick={"requests": 60_000, "pairs": 2})
+      depth=(32, "requests at once"), policy=("slru-3", "ripq's policy"), quick={"requests": 60_000, "pairs": 2})
 def ripq_throughput(arguments):
     """What layout ripq costs in throughput: ripq with slru-3 against fifo, both Pumice, each with its own misses.
 
@@ -78,145 +74,95 @@ def ripq_throughput(arguments):
     return comparison
 
 
-@case(requests=(4_000_000, "requests"), keys=(500_000, "objects"), policy=POLICY,
-      quick={"requests": 200_000, "keys": 40_000, "pairs": 1})
-def ripq_replay(arguments):
-    """How fast traces are replayed through layout ripq, beside layout fifo: `pumice replay` on one core.
+# --- the evaluation of the paper ---------------------------------------------------------------------------------------
 
-    Zipf 0.9 with objects of 4 KiB, flash a tenth of the footprint, a simulated drive, the first two fifths of the requests fill the
-    cache. Requests a second are all requests over the time of the whole replay, in which the trace is made twice: once to see how
-    large its footprint is. Layouts take turns. The DRAM of index, queue and histogram for each object is shown beside."""
-    trace = f"zipf:keys={arguments.keys},theta=0.9,requests={arguments.requests},seed=1"
-    flags = ["--object-size", "4KiB", "--flash-size", "10%", "--warmup", "0.4"]
-    settings = {"trace": trace, "flags": " ".join(flags)}
-    comparison = Comparison(arguments, settings, f"ripq, {arguments.policy}", "fifo")
+# A saturated drive, `--throttle nvme`: nanoseconds of latency, bytes a second, operations at once.
+READ, WRITE = (65_500, 3.5e9, 33), (16_700, 2.7e9, 9)
+# Of so many objects the DRAM of each is bounded.
+DRAM_OBJECTS = 50_000
+HEAD = ["trace", "policy", "hits, fifo, %", "hits, %", "points lower, objects / bytes", "written", "with the drive's copies: unit of 1, of 4 blocks",
+        "written by fifo", "DRAM of an object", "saturated drive"]
 
-    def side(*layout):
-        def turn(_):
-            report = replay(trace, *flags, "--layout", *layout, core=comparison.server_core)
-            found = {"requests/s": report["requests_per_second"], "hit ratio": report["object_hit_ratio"]}
-            return {**found, "DRAM per object": dram_per_object(report), "report": report}
 
-        return turn
+def saturated(report):
+    """Requests a second of a saturated drive, which reads and writes in turns and copies for itself."""
+    copied = max(report["device_write_amplification"] - 1, 0) * report["device_written_bytes"]
+    seconds = 0
+    for (latency, speed, at_once), operations, moved in [
+        (READ, report["device_reads"], report["device_read_bytes"]), (WRITE, report["device_writes"], report["device_written_bytes"])
+    ]:
+        seconds += max(operations * latency / 1e9 / at_once, (moved + copied) / speed)
+    return report["requests"] / seconds
 
-    def million(value):
-        return f"{value / 1e6:.2f} M/s"
 
-    comparison.turns(side("ripq", "--policy", arguments.policy), side("fifo"))
-    comparison.row(f"replay through ripq with {arguments.policy} against fifo: requests/s", "requests/s", "ripq ≥ 1 M/s", "≥ 3 M/s", million)
-    comparison.row("DRAM of index and queue for an object", "DRAM per object", "≤ 16 B", "≤ 11 B", "{:.1f} B".format)
+@case(pairs=None, shared=SHARED, jobs=(os.cpu_count(), "traces at a time"),
+      named=([], "only traces with this in their name; more than once"), policy=([], "a policy; more than once (slru-3 and gdsf-3)"),
+      layout=("ripq", "the layout", ["ripq", "sipq"]), flags=("", "more flags of the replays, such as '--theta 0.5'"))
+def ripq_report(arguments):
+    """The RIPQ paper's evaluation, made again: the table of docs/ripq.md, and whether its bounds hold.
+
+    Replays each trace of a directory (with its manifest.json, if it has one; traces generated after distributions/cachelib/ and a Zipf
+    load beside) through `pumice replay --json`, and each layout's exact twin: the same policy on an exact queue of as
+    many bytes as the layout held of objects, which refuses what the layout does. Flash is 10 % of the footprint, the first half of the
+    requests fills it, objects without a size have 4 KiB, alpha is 1/16. A trace qualifies if the measured half inserts at least 5 times
+    the flash and there are 512 blocks; others are named and left out."""
+    policies = arguments.policy or ["slru-3", "gdsf-3"]
+    steer = arguments.flags.split() or (["--alpha", 1 / 16] if arguments.layout == "ripq" else [])
+    comparison = Comparison(arguments, {"flash": "10 %", "warm-up": 0.5, "flags": " ".join(map(str, steer))}, arguments.layout, "exact twins")
+    known = Traces(arguments.shared, arguments.quick)
+
+    def replayed(name, *flags):
+        return replay(*known[name], "--warmup", 0.5, "--object-size", "4KiB", *flags)
+
+    def of_policy(name, policy):
+        """The layout with units of 1 and 4 blocks, and its twin."""
+        flags = ["--flash-size", "10%", "--layout", arguments.layout, "--policy", policy, *steer]
+        one, four = (replayed(name, *flags, "--superblock", blocks) for blocks in (1, 4))
+        size, most = round(one["object_bytes_resident_mean"]), one["settings"]["max_object_bytes"]
+        return one, four, replayed(name, "--flash-size", size, "--layout", "exact", "--policy", policy, "--max-object-size", most)
+
+    def of_trace(name):
+        try:
+            found = {policies[0]: of_policy(name, policies[0])}
+            report = found[policies[0]][0]
+            if report["settings"]["blocks"] < 512 or report["bytes_inserted"] < 5 * report["flash_bytes"]:
+                inserted = report["bytes_inserted"] / report["flash_bytes"]
+                return f"{report['settings']['blocks']} blocks, {inserted:.2f} times the flash inserted"
+            found |= {policy: of_policy(name, policy) for policy in policies[1:]}
+            return replayed(name, "--flash-size", "10%", "--layout", "fifo"), found
+        except Failure as failure:
+            return str(failure).strip().splitlines()[-1]
+
+    def lines():
+        names = [name for name in known if not arguments.named or any(part in name for part in arguments.named)]
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            for name, found in zip(names, pool.map(of_trace, names)):
+                if isinstance(found, str):
+                    comparison.note(f"left out: {name}: {found}")
+                    continue
+                fifo, by_policy = found
+                for policy, reports in by_policy.items():
+                    comparison.runs["pumice"].append({"name": name, "policy": policy, "reports": reports[:2], "fifo": fifo})
+                    comparison.runs["peer"].append({"name": name, "policy": policy, "report": reports[2]})
+                    yield line(comparison, name, policy, fifo, *reports)
+
+    show_table("The layout beside its twin", HEAD, lines(), texts=2)
+    if not comparison.runs["pumice"]:
+        raise Failure("no trace qualifies")
     return comparison
 
 
-def peak_bytes(call):
-    """What a function returns, and the most that its one child process has had resident."""
-    peak, is_over = 0, threading.Event()
-
-    def watch():
-        nonlocal peak
-        while not is_over.wait(0.5):
-            for child in machine.read(f"/proc/self/task/{os.getpid()}/children").split():
-                high = machine.field(f"/proc/{child}/status", "VmHWM")
-                peak = max(peak, int(high.split()[0]) << 10 if high else 0)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        result = call()
-    finally:
-        is_over.set()
-        watcher.join()
-    return result, peak
-
-
-@case(pairs=None, requests=(125_000_000, "requests"), keys=(100_000_000, "keys"), flash=("670GiB", "flash"), block=("256MiB", "a block"),
-      quick={"keys": 100_000, "flash": "700MiB", "block": "1MiB", "requests": 200_000})
-def ripq_scale(arguments):
-    """The cache of the RIPQ paper, simulated: 670 GiB of flash, blocks of 256 MiB, some 50 million objects.
-
-    One `pumice replay` of Zipf 0.6 over 100 million keys with objects of 13 KiB through ripq with slru-3 on a simulated drive.
-    Takes five minutes and 4 GiB of DRAM. It must come to its end within 30 minutes with at most 4 GiB resident."""
-    trace = f"zipf:keys={arguments.keys},theta=0.6,requests={arguments.requests},seed=1"
-    flags = ["--object-size", "13KiB", "--flash-size", arguments.flash, "--block-size", arguments.block]
-    comparison = Comparison(arguments, {"trace": trace, "flags": " ".join(flags)}, "ripq, slru-3")
-
-    def turn(_):
-        report, peak = peak_bytes(lambda: replay(trace, *flags, "--layout", "ripq", "--policy", "slru-3"))
-        return {"seconds": report["elapsed_seconds"], "resident": peak, "objects": report["objects_cached"],
-                "DRAM per object": dram_per_object(report), "amplification": report["combined_write_amplification"],
-                "report": report}
-
-    comparison.turns(turn)
-    what = "the paper's scale:"
-    comparison.row(f"{what} time", "seconds", "≤ 30 min", "", "{:.0f} s".format)
-    comparison.row(f"{what} resident", "resident", "≤ 4 GiB", "", gib)
-    comparison.row(f"{what} objects", "objects", "", "", lambda value: f"{value / 1e6:.1f} M")
-    comparison.row(f"{what} DRAM of index and queue an object", "DRAM per object", "≤ 16 B", "≤ 11 B", "{:.1f} B".format)
-    return comparison
-
-
-# --- a model of sipq --------------------------------------------------------------------------------------------------
-
-BLOCKS, BLOCK_OBJECTS, RESERVED_BLOCKS = 200, 40, 2
-DISTRIBUTIONS = [(200_000, 0.3), (60_000, 0.5), (60_000, 0.8), (30_000, 0.9), (30_000, 1.0)]
-
-
-def sipq(keys, theta, requests, share_at):
-    """Bytes written / bytes inserted, and the hit ratio, of the last half of the requests."""
-    weights = list(itertools.accumulate(1 / (rank + 1) ** theta for rank in range(keys)))
-    source = random.Random(1)
-    # `block_of` has the number of the block with the live copy of a key.
-    queue, sealed, block_of, is_open = OrderedDict(), deque(), {}, []
-    number = hits = written = inserted = 0
-    objects = (BLOCKS - RESERVED_BLOCKS) * BLOCK_OBJECTS
-
-    def append(key):
-        nonlocal is_open, number, written
-        is_open.append(key)
-        block_of[key] = number
-        written += 1
-        if len(is_open) == BLOCK_OBJECTS:
-            sealed.append((number, is_open))
-            number, is_open = number + 1, []
-
-    for at in range(requests):
-        if at == requests // 2:
-            hits = written = inserted = 0
-        key = bisect.bisect(weights, source.random() * weights[-1])
-        queue[key] = True
-        queue.move_to_end(key)
-        hits += key in block_of
-        if key not in block_of:
-            inserted += 1
-            append(key)
-            while len(sealed) > BLOCKS - RESERVED_BLOCKS:
-                oldest, held = sealed.popleft()
-                live = [key for key in held if block_of.get(key) == oldest]
-                for key in live:
-                    del block_of[key]
-                for key in live:
-                    if key in queue:
-                        append(key)
-        while len(queue) > share_at(at / requests) * objects:
-            queue.popitem(last=False)
-    return written / inserted, hits / (hits + inserted)
-
-
-@case(pumice=False, pairs=None, in_all=False, requests=(400_000, "requests of each run"), quick={"requests": 40_000})
-def sipq_states(arguments):
-    """Why SIPQ with a long queue of keys writes 1.2 times on one trace and 4 times on another: it has two stable states.
-
-    A model of layout `sipq` with policy lru, of objects of one size: flash of 200 blocks of 40 objects, written in a circle; an LRU
-    queue of as many keys as 0.9 of that; when the oldest block is reclaimed, what of it is in the queue is written again. Keys are
-    drawn after Zipf. Two runs for each distribution: from an empty cache, and with a queue of 0.99 for the first 3/8 of the
-    requests. The figures are always the same."""
-    comparison = Comparison(arguments, {"requests": arguments.requests}, "from empty", "after a queue of 0.99")
-    shares = {"pumice": lambda _: 0.9, "peer": lambda at: 0.99 if at < 3 / 8 else 0.9}
-    for keys, theta in DISTRIBUTIONS:
-        texts = []
-        for side, share_at in shares.items():
-            written, hit = sipq(keys, theta, arguments.requests, share_at)
-            comparison.runs[side].append({"keys": keys, "theta": theta, "written": written, "hit_ratio": hit})
-            texts.append(f"{comparison.sides[side]} {written:.2f} ×, {hit * 100:.1f} % hit")
-        comparison.note(f"{keys:,} keys, Zipf {theta}: {'; '.join(texts)}")
-    return comparison
+def line(comparison, name, policy, fifo, one, four, twin):
+    lower = [100 * (twin[f"{kind}_hit_ratio"] - one[f"{kind}_hit_ratio"]) for kind in ("object", "byte")]
+    # GDSF gains objects and loses bytes.
+    is_gdsf, dram = policy.startswith("gdsf"), dram_per_object(one)
+    bounds = [("points lower", lower[0] if is_gdsf else max(lower), "≤ 1" if is_gdsf else "≤ 0.3"),
+              ("DRAM of an object", dram, "≤ 16" if one["objects_cached"] >= DRAM_OBJECTS else "")]
+    often = "≤ 1.25" if twin["object_hit_ratio"] <= 0.5 else "≤ 1.40"
+    bounds += [(f"written, unit of {blocks}", report["combined_write_amplification"], often) for blocks, report in ((1, one), (4, four))]
+    for what, seen, must in bounds:
+        comparison.must(holds(seen, must), f"{name}, {policy}: {what} {seen:.3f}, must be {must}")
+    copies = ", ".join(f"{report['combined_write_amplification']:.2f}" for report in (one, four))
+    return [name, policy, f"{100 * fifo['object_hit_ratio']:.1f}", f"{100 * one['object_hit_ratio']:.1f}", f"{lower[0]:.2f} / {lower[1]:.2f}",
+            f"{one['app_write_amplification']:.2f}", copies, f"{fifo['app_write_amplification']:.2f}", f"{dram:.1f}",
+            f"{saturated(one) / saturated(fifo):.2f}"]
