@@ -4,13 +4,9 @@ import statistics
 
 from comparison import Comparison, case
 from harness import machine
-from tools import at_once, percent
+from tools import at_once
 from traces import SHARED, Traces
 
-MIB = 1 << 20
-# LRU_f of the paper: points lost against LRU by MiB of flash. The paper says 0, and 4 and 9; these are of exact LRU, 0.3 points wider.
-LRU_75, LRU_25 = (0.1, 1.5), (3.1, 5.1)
-SIZES = [8, 16, 32, 64, 128, 256]
 CASES = ["arc-OLTP", "arc-P3", "arc-P6", "scarab-recs", "cache2k-orm-busy", "cache2k-web07", "linux-mysql", "cloudphysics"]
 SHARES = [2, 5, 10, 20]
 WRITES, POINTS, MOST_POINTS, CASES_MUST, CASES_AIM = 0.5, 0.5, 2.0, 27, 30
@@ -31,22 +27,9 @@ def ratio(counts):
     return (counts["dram_hits"] + counts["flash_hits"]) / counts["lookups"]
 
 
-def lost(report, other, part="second_half"):
-    """Points of hits below another report."""
-    return (ratio(other[part]) - ratio(report[part])) * 100
-
-
-def lru_f(known, sizes):
-    """Points that LRU_f loses: by share and size, the least and the most of the whole trace and its second half."""
-    found = {}
-    for size in sizes:
-        lru, *fewer = at_once([lambda rule=rule: model(known["arc-OLTP"], "4MiB", f"{size}MiB", rule) for rule in ("all", "random:0.75", "random:0.25")])
-        for share, report in zip((75, 25), fewer):
-            points = [lost(report, lru, part) for part in ("whole", "second_half")]
-            written = report["whole"]["written_objects"] / lru["whole"]["written_objects"]
-            found[share, size] = points
-            print(f"  LRU_{share}%, {size} MiB: loses {points[0]:.2f} points, {points[1]:.2f} in the second half; writes {written:.2f} x", flush=True)
-    return found
+def lost(report, other):
+    """Points of hits below another report, in the second half."""
+    return (ratio(other["second_half"]) - ratio(report["second_half"])) * 100
 
 
 def second_hit(known, names, shares):
@@ -112,10 +95,7 @@ def twice(comparison, kinds, turns):
 
 @case(pairs=None, shared=SHARED, quick={})
 def admission(arguments):
-    """Admission to flash: what `random` and `second-hit` save of the writes, and what they cost in hits, exact LRU in both tiers.
-
-    LRU_f of "Multi-level Hybrid Cache" (section 3.2) is `random:F`: arc-OLTP, pages of 4 KiB, 4 MiB of DRAM; points lost against LRU, the whole trace
-    and its second half.
+    """Admission to flash: what `second-hit` saves of the writes, and what it costs in hits, exact LRU in both tiers.
 
     `second-hit` on 8 traces, flash of 2, 5, 10 and 20 % of the footprint, DRAM a sixteenth of it, second half: at most half of the bytes that `all`
     writes and at most 0.5 points fewer hits in 27 of the 32 cases (aim 30), never more than 2 points fewer. Keys that come just twice, within a
@@ -128,18 +108,13 @@ def admission(arguments):
     comparison.must(not missing, f"traces that are not there: {', '.join(missing)}")
 
     def turn(_):
-        points = lru_f(known, SIZES[-2:] if quick else SIZES)
         cells = second_hit(known, [name for name in names if name in known], shares)
         near = twice(comparison, TWICE[1:2] if quick else TWICE, TURNS)
         mixed = twice(comparison, [(0.6, 0.0, hot) for hot in (MIXES[-1:] if quick else MIXES)], MIXED_TURNS)
-        of_75 = [value for (share, size), both in points.items() if share == 75 and size >= 32 for value in both]
-        of_25 = [value for (share, size), both in points.items() if share == 25 and size >= 128 for value in both]
         kept = sum(writes <= WRITES and lost_points <= POINTS for writes, lost_points, *_ in cells.values())
         return {
-            **{f"LRU_{share}%, {size} MiB: points lost": both for (share, size), both in points.items()},
             **{f"{name}, {share} %: writes, points lost, fall-backs": cell for (name, share), cell in cells.items()},
             **{f"twice, {apart} apart, {once} once: points lost": value for (apart, once), value in near.items()},
-            "LRU_75: least": min(of_75), "LRU_75: most": max(of_75), "LRU_25: least": min(of_25), "LRU_25: most": max(of_25),
             "second-hit: cases kept": kept, "second-hit: worst points": max(points for _, points, *_ in cells.values()),
             "second-hit: writes": statistics.median(writes for writes, *_ in cells.values()),
             **{f"twice, hot set {hot}: points lost": value for (*_, hot), value in mixed.items()},
@@ -148,10 +123,6 @@ def admission(arguments):
 
     comparison.turns(turn, show=lambda run: f"{run['second-hit: cases kept']} of {len(names) * len(shares)} cases kept")
     two, count = "{:.2f} points".format, "{:.0f}".format
-    comparison.row("LRU_75%, arc-OLTP, from 32 MiB of flash on: the most points lost", "LRU_75: most", f"{LRU_75[0]}–{LRU_75[1]}", "", two)
-    comparison.row("the same, the fewest", "LRU_75: least", f"{LRU_75[0]}–{LRU_75[1]}", "", two)
-    comparison.row("LRU_25%, 128 and 256 MiB: the most points lost", "LRU_25: most", f"{LRU_25[0]}–{LRU_25[1]}", "", two)
-    comparison.row("the same, the fewest", "LRU_25: least", f"{LRU_25[0]}–{LRU_25[1]}", "", two)
     comparison.row(f"second-hit, {len(names) * len(shares)} cases: half the writes and 0.5 points at most", "second-hit: cases kept", f"≥ {CASES_MUST}",
                    f"≥ {CASES_AIM}", count)
     comparison.row("the worst of them: points lost", "second-hit: worst points", f"≤ {MOST_POINTS}", "", two)

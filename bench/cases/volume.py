@@ -5,7 +5,6 @@ import os
 import random
 import shlex
 import shutil
-import subprocess
 
 from comparison import Comparison, case
 from harness import Failure, machine
@@ -75,30 +74,16 @@ def flags_of(comparison, mode, cache_mib, *more):
 
 
 @contextlib.contextmanager
-def served(comparison, disk, flags, slow=None, group=None):
-    """A volume with an empty cache, in a directory of its own; `slow` are filters and options of the nbdkit that its disk stands on."""
+def served(comparison, kind, disk, *flags, slow=None, group=None, **how):
+    """A server of this kind, in a directory of its own; `slow` are filters and options of an nbdkit on the load's core that its disk stands on."""
     with contextlib.ExitStack() as stack:
-        disk = behind(comparison, stack, disk, slow) if slow else disk
-        directory = fresh_directory(comparison.directory, "volume-pumice")
+        if slow:
+            directory = fresh_directory(comparison.directory, "volume-far")
+            stack.enter_context(removed(directory))
+            disk = stack.enter_context(Nbdkit(directory, disk, core=comparison.load_core, flags=slow[0], options=slow[1])).uri
+        directory = fresh_directory(comparison.directory, f"volume-{kind.__name__.lower()}")
         stack.enter_context(removed(directory))
-        yield stack.enter_context(Volume(directory, disk, *flags, core=comparison.server_core, group=group))
-
-
-@contextlib.contextmanager
-def peered(comparison, disk, slow=None, group=None, **how):
-    """nbdkit likewise."""
-    with contextlib.ExitStack() as stack:
-        disk = behind(comparison, stack, disk, slow) if slow else disk
-        directory = fresh_directory(comparison.directory, "volume-peer")
-        stack.enter_context(removed(directory))
-        yield stack.enter_context(Nbdkit(directory, disk, core=comparison.server_core, group=group, **how))
-
-
-def behind(comparison, stack, disk, slow):
-    """The address of a slow nbdkit on the load's core."""
-    directory = fresh_directory(comparison.directory, "volume-far")
-    stack.enter_context(removed(directory))
-    return stack.enter_context(Nbdkit(directory, disk, core=comparison.load_core, flags=slow[0], options=slow[1])).uri
+        yield stack.enter_context(kind(directory, disk, *flags, core=comparison.server_core, group=group, **how))
 
 
 def named(what, found):
@@ -225,10 +210,10 @@ def volume_nbd(arguments):
             forget(disk)
             with comparison.group(limit, side) if limit else contextlib.nullcontext() as group:
                 if side == "peer":
-                    with peered(comparison, disk, group=group) as server:
+                    with served(comparison, Nbdkit, disk, group=group) as server:
                         return named(what, warm_and_measure(comparison, arguments, server))
                 flags = flags_of(comparison, "write-through", arguments.size + arguments.size // 4, *(["--dram", f"{dram}MiB"] if dram else []))
-                with served(comparison, disk, flags, group=group) as server:
+                with served(comparison, Volume, disk, *flags, group=group) as server:
                     found = warm_pumice(comparison, arguments, server)
                     if not limit:
                         found |= after_kill9(server, lambda: Volume(server.directory, disk, *flags, core=comparison.server_core))
@@ -270,7 +255,7 @@ def volume_read_ahead(arguments):
         def turn(*more):
             found = {}
             for what, work in works.items():
-                with served(comparison, disk, [*flags, *more], slow) as server:
+                with served(comparison, Volume, disk, *flags, *more, slow=slow) as server:
                     seen, volume = fio(comparison, server, *work), server.figures("volume")
                     found |= named(what, seen | {name: volume[name] for name in ("read_ahead_bytes", "read_ahead_unused_bytes")})
             return found
@@ -317,8 +302,8 @@ def volume_write_back(arguments):
                 found = fio(comparison, server, *work, figure="requests_per_second") | {"memory": server.memory_record()}
                 return found | (server.figures("volume") if isinstance(server, Volume) else {})
 
-        comparison.turns(lambda _: turn(lambda: served(comparison, disk, flags, slow)),
-                         lambda _: turn(lambda: peered(comparison, disk, slow, options=options)),
+        comparison.turns(lambda _: turn(lambda: served(comparison, Volume, disk, *flags, slow=slow)),
+                         lambda _: turn(lambda: served(comparison, Nbdkit, disk, slow=slow, options=options)),
                          show=lambda run: thousands(run["requests_per_second"]))
     comparison.row("reads and writes of 32 KiB, 30 to 70, on a slow backing device, in write-back against nbdkit", "requests_per_second",
                    "≥ 3 ×", "≥ 8 ×", thousands, cpu="server_cpu_us", client="client_idle")
@@ -345,7 +330,7 @@ def volume_flush(arguments):
             return fio(comparison, server, "--iodepth=1", "--fsync=1", *at_random(arguments, "randwrite"), figure="writes_per_second")
 
         def of_peer(_):
-            with peered(comparison, disk, flags=(), options=()) as server:
+            with served(comparison, Nbdkit, disk, flags=(), options=()) as server:
                 found = measure(server)
             return {name: value for state in states for name, value in named(state, found).items()}
 
@@ -359,7 +344,7 @@ def volume_flush(arguments):
                         for _ in range(cache):
                             file.write(bytes(BLOCK))
                         os.fsync(file.fileno())
-                with served(comparison, disk, own) as server:
+                with served(comparison, Volume, disk, *own) as server:
                     found |= named(state, measure(server) | {"cache_written_bytes": server.figures("device")["written_bytes"]})
             return found
 
@@ -385,7 +370,7 @@ def volume_overwrites(arguments):
         with comparison.files("volume.disk") as (disk,):
             with open(disk, "wb") as file:
                 file.truncate(8 * arguments.size * BLOCK)
-            with served(comparison, disk, flags) as server:
+            with served(comparison, Volume, disk, *flags) as server:
                 found = fio(comparison, server, "--rw=randwrite", "--bs=4k", "--iodepth=16", f"--size={arguments.size}m", "--norandommap", "--randrepeat=0",
                             "--refill_buffers", "--random_distribution=zipf:0.9", f"--io_size={arguments.size * arguments.times}m", figure="writes_per_second")
                 during, sent, absorbed = (server.figures(part)[name] for part, name in (

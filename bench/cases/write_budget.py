@@ -1,12 +1,10 @@
 """What goes to flash: rules of admission, and a budget of bytes in any period."""
 
 import bisect
-import contextlib
 
 from comparison import Comparison, case
 from harness import machine
-from harness.client import Client
-from tools import percent, pumice
+from tools import percent
 from traces import SHARED, Traces
 
 TIMED = ["linux-mysql", "cloudphysics", "wiki-val", "tencent-1326"]
@@ -60,37 +58,9 @@ def judged(sent, asked, budget, period):
     return most, min(lasting, default=None)
 
 
-def scan(comparison, rule):
-    """Hits of a hot set on flash right after a scan of four times the flash, in parts of those before."""
-    dram, flash, size = 64, 128, 4000
-    hot = [b"hot-%d" % n for n in range(8_000)]
-    value = b"v" * size
-
-    def look_aside(client, keys):
-        hits = 0
-        for at in range(0, len(keys), 64):
-            some = keys[at:at + 64]
-            missed = [key for key, found in client.get_many(some) if found is None]
-            hits += len(some) - len(missed)
-            client.set_many([(key, value) for key in missed])
-        return hits
-
-    with pumice(comparison, dram, flash, "--flash-admit", rule) as server, \
-            contextlib.closing(Client(server.address)) as client:
-        # Flash is full of what nobody asks for again.
-        numbered = lambda first, count: [b"scan-%d" % n for n in range(first, first + count)]  # noqa: E731
-        whole = flash * 2**20 // size
-        look_aside(client, numbered(0, whole))
-        for _ in range(4):
-            before = look_aside(client, hot)
-        look_aside(client, numbered(whole, 4 * whole))
-        after = look_aside(client, hot)
-    return {"before": before / len(hot), "after": after / len(hot), "kept": after / max(1, before)}
-
-
 @case(pairs=1, shared=SHARED, quick={"pairs": 1})
 def write_budget(arguments):
-    """Rules of admission to flash and the write budget, by replays, and a scan through the memcached door.
+    """Rules of admission to flash and the write budget, by replays.
 
     Budget: traces in their own time, a tenth of the span for the period; budgets of 0.5 and 0.25 of what `all` writes in one on average. The
     most bytes sent to the device in any period, log and checkpoints included, in parts of the budget; and the least in one in which demand
@@ -99,9 +69,7 @@ def write_budget(arguments):
     asked for in DRAM.
 
     Second hit: host bytes and hits against `all`, layout ripq, flash of 10 % of the footprint, DRAM of a sixteenth of that, at least 1 MiB, in the
-    second half of eight traces.
-
-    Scan: hits of a hot set that is on flash, right after a scan of four times the flash, against those before it."""
+    second half of eight traces."""
     comparison = Comparison(arguments, {"shares": " ".join(map(str, SHARES)), "flash": "10 %"})
     known = Traces(arguments.shared)
 
@@ -147,8 +115,7 @@ def write_budget(arguments):
         return {**figures, "good traces": good}
 
     def turn(_):
-        return {**budgets(), **second_hits(), **scan(comparison, "second-hit"),
-                **{f"all: {name}": value for name, value in scan(comparison, "all").items()}}
+        return {**budgets(), **second_hits()}
 
     comparison.turns(turn, show=lambda run: "")
     part = "{:.3f}".format
@@ -156,6 +123,4 @@ def write_budget(arguments):
     comparison.row("the same while demand lasts, the least of all", "least", "≥ 0.95", "", part)
     comparison.row("runs of 16 that have a period in which demand lasts", "lasting", "", "", "{:.0f}".format)
     comparison.row("traces of 8 where second-hit writes ≤ 0.6 × and loses ≤ 0.5 points", "good traces", "≥ 6", "", "{:.0f}".format)
-    comparison.row("hits of a hot set after a scan / before, second-hit", "kept", "≥ 0.95", "≥ 0.99", part)
-    comparison.row("the same, all", "all: kept", "", "", part)
     return comparison
