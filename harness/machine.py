@@ -136,11 +136,11 @@ PACKAGES = {"nbdinfo": "libnbd-bin", "nbdcopy": "libnbd-bin", "nbdfuse": "libnbd
             "memcaslap": "libmemcached-tools", "php": "php-cli", "ruby": "ruby-dalli", "node": "nodejs"}
 
 
-def installed(program, package=None):
+def installed(program):
     """The path of a program that somebody else has to install."""
     found = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
     if not found:
-        raise Failure(f"{program} is missing: apt-get install -y {package or PACKAGES.get(program, program)}")
+        raise Failure(f"{program} is missing: apt-get install -y {PACKAGES.get(program, program)}")
     return found
 
 

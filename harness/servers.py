@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -244,27 +243,3 @@ class Memcached(Server):
         except BaseException:
             self.__exit__(None, None, None)
             raise
-
-
-class MemorySampler:
-    """Looks at a server's resident memory all the time."""
-
-    def __init__(self, server):
-        self.server, self.most, self.samples = server, 0, 0
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
-
-    def run(self):
-        while not self.stop.is_set():
-            try:
-                self.most = max(self.most, *self.server.memory())
-            except Failure:
-                return
-            self.samples += 1
-            self.stop.wait(0.02)
-
-    def end(self):
-        self.stop.set()
-        self.thread.join()
-        return self.most

@@ -1,4 +1,4 @@
-"""`pumice advise`: sizes to buy for a workload."""
+"""`pumice advise`: sizes to buy for a workload; and `pumice trace record`, which records one."""
 
 import contextlib
 import json
@@ -9,50 +9,75 @@ import subprocess
 import threading
 import time
 
+import pytest
+
 from harness import expect, expect_equal
 from harness.client import Client
 from harness.machine import BINARY
 from harness.servers import Memcached, Pumice
 
-TRACE = "zipf:keys=60000,theta=0.9,requests=600000,seed=1"
+TRACE = "zipf:keys=60000,theta=0.9,requests=200000,seed=1"
 COSTS = ["--dram-price", "5", "--flash-price", "0.1", "--backend", "hdd"]
 
 
-def run(*words, status=0):
-    done = subprocess.run([BINARY, "advise", *words], capture_output=True, text=True, timeout=120)
-    expect_equal(done.returncode, status, f"the exit status of advise {' '.join(words)}: {done.stderr}")
+def program(*words, status=0, cwd=None):
+    """What the program prints, or where it fails its error."""
+    done = subprocess.run([BINARY, *words], cwd=cwd, capture_output=True, text=True, timeout=120)
+    expect_equal(done.returncode, status, f"the exit status of {' '.join(words)}: {done.stderr}")
     return done.stdout if status == 0 else done.stderr
 
 
-def advise(*words):
-    return json.loads(run(TRACE, *COSTS, *words, "--json"))
+def run(*words, status=0):
+    return program("advise", *words, status=status)
+
+
+def advise(*words, trace=TRACE):
+    return json.loads(run(trace, *COSTS, *words, "--json"))
 
 
 def rows(report):
     return {row["what"]: row for row in report["rows"]}
 
 
-def test_advice_is_what_the_engine_does(directory):
-    """The figures of the advice are those of `replay` with the sizes of the command line that it prints."""
-    report = advise("--have", "dram=64MiB,flash=64MiB", "--tbw", "600", "--span", "3600", "--years", "5")
+def replay(row, *flags):
+    """A replay with the sizes of the command line that a row prints."""
+    words = row["command"].replace("pumice serve", "").replace("--flash PATH", "").split()
+    return json.loads(program("replay", TRACE, *words, "--superblock", "0", "--ops", "look-aside", "--json", *flags))
+
+
+def check_life(report, best):
+    """Years that flash lasts by cycles, and under twice the traffic; the lines that say so."""
+    twice = report["twice"]
+    amplification = best["device_write_amplification"]
+    expect(1 <= amplification < 2, "what a drive writes for each byte that it is sent", str(best))
+    years = 3000 * best["flash_bytes"] / (best["host_bytes_a_day"] * amplification) / 365
+    expect(abs(best["flash_years_by_cycles"] / years - 1) < 1e-9, "years of 3000 cycles", str(best))
+    expect(years < best["flash_years"], "cells to be worn out first, of so little flash", str(best))
+    expect_equal(twice["flash_years"], best["flash_years_by_cycles"] / 2, "years under twice the traffic")
+    expect_equal(twice["is_too_short"], twice["flash_years"] < 5, "whether that is less than --years")
+    reads = best["hit_ratio"] - best["dram_hit_ratio"]
+    expect(abs(twice["flash_reads_a_second"] / (2 * reads * report["requests"] / 3600) - 1) < 0.1, "reads of flash", str(twice))
+    return (f"by --cycles the flash lasts {years:.1f} years",
+            f"twice the traffic: the same sizes; the flash would have to take {twice['flash_reads_a_second']:.0f} reads a second")
+
+
+def test_advice_is_what_the_engine_does():
+    """The figures of the advice are those of `replay` with the sizes of the command line that it prints, and the same by any number of threads."""
+    flags = ["--have", "dram=64MiB,flash=64MiB", "--tbw", "600", "--cycles", "3000", "--span", "3600", "--years", "5"]
+    report = advise(*flags, "--jobs", "1")
     found = rows(report)
+    expect(len(report["rows"]) > 3, "some rows", str(report["rows"]))
+    expect_equal(advise(*flags, "--jobs", "4")["rows"], report["rows"], "the rows of four threads")
     best, today = found["advice"], found["today"]
     expect(best["flash_bytes"] > best["dram_bytes"], "more flash than DRAM, where flash costs a fiftieth", str(best))
     expect(best["response_ns"] < today["response_ns"], "the advice to be faster than today's sizes", str(found))
     alone = found["dram alone"]
     expect(alone["flash_bytes"] == 0 and alone["money"] > 2 * best["money"], "DRAM alone to cost more", str(found))
     for row in (best, today):
-        words = row["command"].replace("pumice serve", "").replace("--flash PATH", "").split()
-        done = subprocess.run([BINARY, "replay", TRACE, *words, "--superblock", "0", "--ops", "look-aside", "--json"], capture_output=True, text=True, timeout=120)
-        expect_equal(done.returncode, 0, f"the exit status of replay: {done.stderr}")
-        replayed = json.loads(done.stdout)
+        replayed = replay(row)
         for name, of_replay in (("hit_ratio", "object_hit_ratio"), ("bytes_written_host", "bytes_written_host"), ("index", "index")):
             expect_equal(row[name], replayed[of_replay], f"{name} of {row['what']}")
-        times = ["--throttle", "nvme", "--dram-latency", "1us", "--miss-latency", f"{report['miss_ns']:.0f}ns"]
-        done = subprocess.run([BINARY, "replay", TRACE, *words, *times, "--superblock", "0", "--ops", "look-aside", "--json"], capture_output=True,
-                              text=True, timeout=120)
-        expect_equal(done.returncode, 0, f"the exit status of a replay that tells times: {done.stderr}")
-        timed = json.loads(done.stdout)
+        timed = replay(row, "--throttle", "nvme", "--dram-latency", "1us", "--miss-latency", f"{report['miss_ns']:.0f}ns")
         expect(abs(timed["object_hit_ratio"] - row["hit_ratio"]) < 0.005, "the hits in virtual time", f"{timed} {row}")
         off = abs(timed["response_ns"] - row["response_ns"])
         expect(off < 0.05 * row["response_ns"], "the response time in virtual time", f"{timed} {row}")
@@ -65,50 +90,13 @@ def test_advice_is_what_the_engine_does(directory):
     expect(response <= best["response_ns"] * 1.001, "the mean response time of equation 2", str(best))
     expect_equal([rule["rule"] for rule in best["by_rule"]], ["second-hit", "random:0.25"], "the rules of the advice")
     for rule in best["by_rule"]:
-        words = [*best["command"].replace("pumice serve", "").replace("--flash PATH", "").split(), "--flash-admit", rule["rule"]]
-        replayed = json.loads(subprocess.run([BINARY, "replay", TRACE, *words, "--superblock", "0", "--ops", "look-aside", "--json"],
-                                             capture_output=True, text=True, timeout=120, check=True).stdout)
+        replayed = replay(best, "--flash-admit", rule["rule"])
         expect_equal(rule["hit_ratio"], replayed["object_hit_ratio"], f"hits with {rule['rule']}")
         expect_equal(rule["bytes_written_host"], replayed["bytes_written_host"], f"bytes written with {rule['rule']}")
         expect(rule["bytes_written_host"] < best["bytes_written_host"], "fewer bytes than with all", str(best))
-    text = run(TRACE, *COSTS)
-    expect("run: " + best["command"] in text, "the command line in the text", text)
-
-
-def test_the_life_of_flash(directory):
-    """By bytes written and by cycles, and under twice the traffic."""
-    flags = ["--tbw", "600", "--cycles", "3000", "--span", "3600", "--years", "5"]
-    report = advise(*flags)
-    best, twice = rows(report)["advice"], report["twice"]
-    amplification = best["device_write_amplification"]
-    expect(1 <= amplification < 2, "what a drive writes for each byte that it is sent", str(best))
-    years = 3000 * best["flash_bytes"] / (best["host_bytes_a_day"] * amplification) / 365
-    expect(abs(best["flash_years_by_cycles"] / years - 1) < 1e-9, "years of 3000 cycles", str(best))
-    expect(years < best["flash_years"], "cells to be worn out first, of so little flash", str(best))
-    expect_equal(twice["flash_years"], best["flash_years_by_cycles"] / 2, "years under twice the traffic")
-    expect_equal(twice["is_too_short"], twice["flash_years"] < 5, "whether that is less than --years")
-    reads = best["hit_ratio"] - best["dram_hit_ratio"]
-    expect(abs(twice["flash_reads_a_second"] / (2 * reads * report["requests"] / 3600) - 1) < 0.1, "reads of flash", str(twice))
     text = run(TRACE, *COSTS, *flags)
-    for line in (f"by --cycles the flash lasts {years:.1f} years", f"twice the traffic: the same sizes; the flash would have to take {twice['flash_reads_a_second']:.0f} reads a second"):
-        expect(line in text, line, text)
-
-
-def test_the_life_of_the_flash_of_a_server(directory):
-    """In its first hour it has no pace; a rating that says nothing is refused."""
-    with pumice(directory, "--dwpd", "1", "--drive-size", "960") as server:
-        figures = server.stats()["lifetime"]
-        expect(list(figures) == ["host_bytes"] and figures["host_bytes"] > 0, "bytes sent so far, and no pace", str(figures))
-    for flags, named in ((["--dwpd", "1"], "--drive-size"), (["--tbw", "600TB"], "--tbw"), (["--warranty", "5"], "--dwpd")):
-        done = subprocess.run([BINARY, "serve", *flags], cwd=directory, capture_output=True, text=True, timeout=30)
-        expect(done.returncode == 2 and named in done.stderr, f"usage that names {named}", done.stderr)
-
-
-def test_rows_are_the_same_by_any_number_of_threads(directory):
-    flags = ["--have", "dram=64MiB,flash=64MiB", "--span", "3600"]
-    one, four = (advise(*flags, "--jobs", jobs) for jobs in ("1", "4"))
-    expect(len(one["rows"]) > 3, "some rows", str(one["rows"]))
-    expect_equal(four["rows"], one["rows"], "the rows of four threads")
+    for words in (*check_life(report, best), "run: " + best["command"], "figures are of look-aside: a get that misses is followed by a set"):
+        expect(words in text, words, text)
 
 
 def test_a_page_is_known_to_be_writable_before_the_work(directory):
@@ -130,16 +118,6 @@ def test_a_page_is_known_to_be_writable_before_the_work(directory):
     expect_equal(os.listdir(directory), ["page.html"], "what is there in the end")
 
 
-def test_limits_are_kept(directory):
-    free = rows(advise("--no-replay"))["advice"]
-    within = rows(advise("--no-replay", "--budget", str(free["money"] / 2)))["advice"]
-    expect(within["money"] <= free["money"] / 2 and within["response_ns"] > free["response_ns"], "a budget to be kept", str(within))
-    within = rows(advise("--no-replay", "--response", f"{2 * free['response_ns']:.0f}ns"))["advice"]
-    expect(within["response_ns"] <= 2 * free["response_ns"] and within["money"] <= free["money"], "a time to be kept", str(within))
-    text = run(TRACE, *COSTS, "--no-replay", "--response", "2ns")
-    expect("no sizes keep --response" in text, "a word of what cannot be", text)
-
-
 def test_where_no_flash_is_needed_that_is_said_with_a_line_to_run(directory):
     small = ["zipf:keys=1000,theta=0.9,requests=20000,seed=1", *COSTS, "--no-replay"]
     page = os.path.join(directory, "page.html")
@@ -151,48 +129,30 @@ def test_where_no_flash_is_needed_that_is_said_with_a_line_to_run(directory):
     expect_equal(rows(json.loads(run(*small, "--json")))["advice"]["command"], "memcached -m 16", "the command in JSON")
 
 
-def test_figures_are_said_to_be_of_look_aside_and_knees_are_shown(directory):
-    """A loop of 2,000 objects of 10 KB, one of 6,000, in turns."""
-    path = os.path.join(directory, "loops")
-    with open(path, "w", encoding="ascii") as file:
-        keys = [*range(2_000)] * 20 + [*range(2_000, 8_000)] * 5
-        file.writelines(f"{second} {key} 10000\n" for second, key in enumerate(keys, 1))
-    text = run(path, *COSTS, "--no-replay")
-    expect("figures are of look-aside: a get that misses is followed by a set" in text, "what the figures are of", text)
-    knees = [size for size, _ in json.loads(run(path, *COSTS, "--no-replay", "--json"))["knees"]]
-    expect(len(knees) == 2 and 20e6 <= knees[0] < 23e6 and 60e6 <= knees[1] < 66e6, "a knee for each loop", knees)
-    expect("knees of LRU's curve" in text, "them in the text", text)
-
-
 def test_the_grid_has_the_smallest_dram_that_a_server_takes(directory):
     """Where flash is as good as DRAM and costs nothing, it is all that is bought beside what a server needs."""
     costs = ["--dram-price", "1000", "--flash-price", "0.001", "--miss-latency", "10ms", "--flash-latency", "1.1us"]
     advice = rows(json.loads(run(TRACE, *costs, "--no-replay", "--json")))["advice"]
     dram, flash = advice["dram_bytes"] >> 20, advice["flash_bytes"]
-    words = [BINARY, "serve", "--flash", "f", "--flash-size", f"{flash}B", "--memcached", "127.0.0.1:0", "--admin", "off"]
-    done = subprocess.run([*words, "--dram", f"{dram - 1}MiB"], cwd=directory, capture_output=True, text=True, timeout=60)
-    expect(done.returncode == 2 and f"the smallest that works is {dram} MiB" in done.stderr, f"a server to want the {dram} MiB", done)
+    said = program("serve", "--flash", "f", "--flash-size", f"{flash}B", "--memcached", "127.0.0.1:0", "--admin", "off", "--dram", f"{dram - 1}MiB",
+                   status=2, cwd=directory)
+    expect(f"the smallest that works is {dram} MiB" in said, f"a server to want the {dram} MiB", said)
 
 
 def test_what_a_trace_cannot_say(directory):
+    """Most gets are first ones; or there are no times: the last column of format `arc` counts records, so no years are made of it."""
     text = run("uniform:keys=1000000,requests=60000,seed=1", *COSTS)
     expect("objects that were not asked for before" in text, "a note that most gets are first ones", text)
-
-
-def test_a_trace_without_times_needs_its_span(directory):
-    """The last column of format `arc` counts records: no years are made of it."""
     path = os.path.join(directory, "t.lis")
     with open(path, "w") as file:
         file.writelines(f"{number % 20000 * 8} 8 0 {number}\n" for number in range(60000))
-    words = [BINARY, "advise", path, "--format", "arc", *COSTS, "--no-replay"]
-    done = subprocess.run([*words, "--tbw", "600"], capture_output=True, text=True, timeout=120)
-    expect(done.returncode == 2 and "--span: the trace has no times" in done.stderr, "a trace without times to be told", str(done))
+    words = [path, "--format", "arc", *COSTS, "--no-replay"]
+    expect("--span: the trace has no times" in run(*words, "--tbw", "600", status=2), "a trace without times to be told", path)
     for flags, span in (([], None), (["--tbw", "600", "--span", "3600"], 3600)):
-        done = subprocess.run([*words, *flags, "--json"], capture_output=True, text=True, timeout=120, check=True)
-        expect_equal(json.loads(done.stdout)["span_seconds"], span, f"the span with {flags}")
+        expect_equal(json.loads(run(*words, *flags, "--json"))["span_seconds"], span, f"the span with {flags}")
 
 
-def test_bad_numbers_name_their_flag(directory):
+def test_bad_numbers_name_their_flag():
     for words, named in (
         (["--dram-price", "-1", "--flash-price", "1", "--backend", "hdd"], "--dram-price"),
         (["--flash-price", "1", "--backend", "hdd"], "--dram-price"),
@@ -215,27 +175,32 @@ def test_bad_numbers_name_their_flag(directory):
     expect("/nowhere" in said, "the name of a trace that is not there", said)
 
 
+def load(clients):
+    """4,000 gets by turns, and a set where one misses: how many of each."""
+    gets = sets = 0
+    for number in range(4000):
+        client, key = clients[number % len(clients)], f"key{number * number % 1009}".encode()
+        client.send(b"get ", key, b"\r\n")
+        gets += 1
+        if not client.values():
+            expect_equal(client.command(b"set " + key + b" 0 60 100\r\n" + b"x" * 100), b"STORED", "the reply to set")
+            sets += 1
+    return gets, sets
+
+
 def test_record_and_advise(directory):
     """A running memcached is listened to, and the recording is advised on."""
     path = os.path.join(directory, "recorded.csv.zst")
     with Memcached(directory, "-m", "64", "-t", "2") as server:
-        words = [BINARY, "trace", "record", path, "--memcached", "%s:%d" % server.address, "--seconds", "6"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as recording:
+        with record(path, "--memcached", "%s:%d" % server.address, "--seconds", "4") as recording:
             client = Client(server.address)
             server.wait_for(lambda: "conn_watch" in client.stats("conns").values(), "the recording to listen")
-            gets = sets = 0
-            for number in range(4000):
-                key = f"key{number * number % 1009}".encode()
-                client.send(b"get ", key, b"\r\n")
-                gets += 1
-                if not client.values():
-                    expect_equal(client.command(b"set " + key + b" 0 60 100\r\n" + b"x" * 100), b"STORED", "the reply to set")
-                    sets += 1
+            gets, sets = load([client])
             said, errors = recording.communicate(timeout=60)
         expect_equal((recording.returncode, said), (0, f"{gets} gets and {sets} sets\n"), f"what was recorded; {errors}")
-    info = json.loads(subprocess.run([BINARY, "trace", "info", path, "--json"], capture_output=True, text=True, check=True).stdout)
+    info = json.loads(program("trace", "info", path, "--json"))
     expect_equal((info["objects"], info["accesses"]), (sets, gets + sets), "objects and accesses of the recording")
-    report = json.loads(run(path, *COSTS, "--json"))
+    report = advise(trace=path)
     expect_equal((report["requests"], report["sets"], report["objects"]), (gets, sets, sets), "gets, sets and objects of the recording")
     expect(abs(report["hit_ratio_max"] - (gets - sets) / gets) < 1e-9, "hits of a cache of everything", str(report))
 
@@ -265,21 +230,14 @@ def test_record_from_a_pumice(directory):
     with pumice(directory) as server, record(path, "--admin", admin(server), "--seconds", "90") as recording:
         server.wait_for_log("a recording of requests begins")
         clients = [Client(server.address) for _ in range(4)]
-        gets = sets = 0
-        for number in range(4000):
-            client, key = clients[number % 4], f"key{number * number % 1009}".encode()
-            client.send(b"get ", key, b"\r\n")
-            gets += 1
-            if not client.values():
-                expect_equal(client.command(b"set " + key + b" 0 60 100\r\n" + b"x" * 100), b"STORED", "the reply to set")
-                sets += 1
+        gets, sets = load(clients)
         expect_equal(clients[0].command(b"touch key1 1000"), b"TOUCHED", "the reply to touch")
         expect_equal(clients[0].command(b"delete key1"), b"DELETED", "the reply to delete")
         status, why = server.get("/requests")
         expect(status == 409 and "one at a time" in why, "a second recording to be refused", f"{status} {why}")
         second = os.path.join(directory, "second.csv")
-        done = subprocess.run([BINARY, "trace", "record", second, "--admin", admin(server)], capture_output=True, text=True, timeout=30)
-        expect(done.returncode == 1 and "409" in done.stderr and not os.path.exists(second), "an error that says so", done.stderr)
+        said = program("trace", "record", second, "--admin", admin(server), status=1)
+        expect("409" in said and not os.path.exists(second), "an error that says so", said)
         # They are told within milliseconds.
         time.sleep(1)
         recording.send_signal(signal.SIGTERM)
@@ -294,7 +252,7 @@ def test_record_from_a_pumice(directory):
         expect_equal(sum(row[2] == "" and row[3] == "get" for row in rows), sets, "misses, of which no size is known")
         expect_equal([row[0] for row in rows], sorted(row[0] for row in rows), "times in order")
         server.check_books()
-    report = json.loads(run(path, *COSTS, "--json"))
+    report = advise(trace=path)
     expect_equal((report["requests"], report["sets"], report["objects"]), (gets + 1, sets, sets), "gets, sets and objects of the recording")
 
 
@@ -344,116 +302,68 @@ def test_a_sample_of_a_pumice(directory):
         expect(f"note: {16000 - len(rows)} requests were of keys that are not in the sample" in said, "how many the others are", said + errors)
 
 
-def test_who_to_listen_to(directory):
-    """Exactly one address; one that tells no requests is said to."""
+# What who is asked answers, again and again where it goes on, and what the error says.
+PEERS = {
+    "older": ("--admin", b"HTTP/1.0 404 Not Found\r\n\r\n", None, "older"),
+    "says why": ("--admin", b"HTTP/1.0 404 Not Found\r\n\r\nno requests are told here\n", None, "no requests are told here"),
+    "a page": ("--admin", b"HTTP/1.0 200 OK\r\n\r\n<html>\n", None, "<html>"),
+    "no door": ("--admin", b"ERROR\r\n", None, "`ERROR`"),
+    "silent": ("--admin", b"", None, "closed the connection"),
+    "drips": ("--admin", b"HTTP/1.0 200 OK\r\n", b"x\n", "takes too long"),
+    "drips as memcached": ("--memcached", b"", b"x", "takes too long"),
+    "ends no line": ("--memcached", b"OK\r\n", b"x" * 65536, "a line of more than"),
+    "no memcached": ("--memcached", b"-ERR unknown command\r\n", None, "-ERR unknown command"),
+}
+
+
+@contextlib.contextmanager
+def peer(answer, more):
+    """An address at which every connection is answered so; and an event that says that one was."""
+    is_asked = threading.Event()
+
+    def serve(connection):
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1000)
+            connection.sendall(answer)
+            is_asked.set()
+            while more:
+                connection.sendall(more)
+                time.sleep(0.2 if len(more) < 10 else 0)
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield "127.0.0.1:%d" % listener.getsockname()[1], is_asked
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_who_is_nobody_to_listen_to_is_named(directory, name):
+    """One that goes on without an end takes no memory, and is not listened to for ever; a signal ends the program before that."""
+    flag, answer, more, named = PEERS[name]
     path = os.path.join(directory, "out.csv")
-    for words in ((), ("--memcached", "127.0.0.1:1", "--admin", "127.0.0.1:2")):
-        done = subprocess.run([BINARY, "trace", "record", path, *words], capture_output=True, text=True, timeout=30)
-        expect(done.returncode == 2 and "--memcached" in done.stderr and "--admin" in done.stderr, "usage that names both flags", done.stderr)
-    for answer, named in (
-        (b"HTTP/1.0 404 Not Found\r\n\r\n", "older"),
-        (b"HTTP/1.0 404 Not Found\r\n\r\nno requests are told here\n", "no requests are told here"),
-        (b"HTTP/1.0 200 OK\r\n\r\n<html>\n", "<html>"),
-        (b"ERROR\r\n", "`ERROR`"),
-        (b"", "closed the connection"),
-    ):
-        with socket.create_server(("127.0.0.1", 0)) as other:
-
-            def reply(other=other, answer=answer):
-                connection, _ = other.accept()
-                connection.recv(1000)
-                connection.sendall(answer)
-                connection.close()
-
-            thread = threading.Thread(target=reply)
-            thread.start()
-            address = "127.0.0.1:%d" % other.getsockname()[1]
-            done = subprocess.run([BINARY, "trace", "record", path, "--admin", address], capture_output=True, text=True, timeout=30)
-            thread.join()
-        expect(done.returncode == 1 and named in done.stderr and address in done.stderr, f"an error with {named}", done.stderr)
-    done = subprocess.run([BINARY, "trace", "record", path, "--admin", address], capture_output=True, text=True, timeout=30)
-    expect(done.returncode == 1 and "cannot connect" in done.stderr, "an error where nothing listens", done.stderr)
-    expect(os.listdir(directory) == [], "no file to be left", str(os.listdir(directory)))
-
-
-def test_a_peer_that_ends_no_line(directory):
-    """It takes no memory, and is not listened to for ever."""
-    path = os.path.join(directory, "out.csv")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-
-        def answer():
-            connection, _ = other.accept()
-            connection.recv(100)
-            connection.sendall(b"OK\r\n")
-            with contextlib.suppress(OSError):
-                while True:
-                    connection.sendall(b"x" * 65536)
-            connection.close()
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        words = [BINARY, "trace", "record", path, "--memcached", "127.0.0.1:%d" % other.getsockname()[1]]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=30)
-        thread.join()
-    expect(done.returncode == 1 and "a line of more than" in done.stderr, "an error that says what is wrong", done.stderr)
-    expect(not os.path.exists(path + ".part"), "no file to be left", "")
-
-
-def test_an_address_that_is_no_memcached(directory):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        path = os.path.join(directory, "out.csv")
-        address = "127.0.0.1:%d" % other.getsockname()[1]
-
-        def answer():
-            connection, _ = other.accept()
-            connection.recv(100)
-            connection.sendall(b"-ERR unknown command\r\n")
-            connection.close()
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        done = subprocess.run([BINARY, "trace", "record", path, "--memcached", address], capture_output=True, text=True, timeout=60)
-        thread.join()
-        expect(done.returncode == 1 and "-ERR unknown command" in done.stderr, "the answer in the error", done.stderr)
-        expect(not os.path.exists(path) and not os.path.exists(path + ".part"), "no file to be left", "")
-    done = subprocess.run([BINARY, "trace", "record", path, "--memcached", address], capture_output=True, text=True, timeout=60)
-    expect(done.returncode == 1 and address in done.stderr, "an error that names the address", done.stderr)
-
-
-def test_a_peer_that_drips_and_a_signal_before_it_has_answered(directory):
-    """There is one deadline for all of its answer; a signal ends the program, as there is no recording yet."""
-    path = os.path.join(directory, "out.csv")
-    for flag, head in (("--admin", b"HTTP/1.0 200 OK\r\n"), ("--memcached", b"")):
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            is_asked = threading.Event()
-
-            def answer(other=other, head=head, is_asked=is_asked):
-                for _ in range(2):
-                    connection, _ = other.accept()
-                    with connection, contextlib.suppress(OSError):
-                        connection.recv(1000)
-                        connection.sendall(head)
-                        is_asked.set()
-                        while True:
-                            connection.sendall(b"x")
-                            time.sleep(0.2)
-                            connection.sendall(b"\n" if head else b"x")
-
-            thread = threading.Thread(target=answer)
-            thread.start()
-            address = "127.0.0.1:%d" % other.getsockname()[1]
+    with peer(answer, more) as (address, is_asked):
+        if name.startswith("drips"):
             with record(path, flag, address) as recording:
-                is_asked.wait(60)
+                expect(is_asked.wait(60), "the peer to be asked", "nothing")
                 recording.send_signal(signal.SIGTERM)
                 recording.communicate(timeout=60)
             expect_equal(recording.returncode, -signal.SIGTERM, "how the program ended")
-            done = subprocess.run([BINARY, "trace", "record", path, flag, address], capture_output=True, text=True, timeout=30)
-            thread.join()
-        expect(done.returncode == 1 and "takes too long" in done.stderr, "an error that says so", done.stderr)
+        said = program("trace", "record", path, flag, address, status=1)
+        expect(named in said and (more or address in said), f"an error with {named} and {address}", said)
     expect_equal(os.listdir(directory), [], "what is left")
-    for flag, example in (("--admin", "127.0.0.1:11250"), ("--memcached", "127.0.0.1:11211")):
-        done = subprocess.run([BINARY, "trace", "record", path, flag, "here"], capture_output=True, text=True, timeout=30)
-        expect(done.returncode == 2 and f"such as {example}" in done.stderr, "an example of this kind of address", done.stderr)
+
+
+def test_addresses_that_are_none_are_told(directory):
+    path = os.path.join(directory, "out.csv")
+    for words, status, named in (((), 2, "--admin"), (("--memcached", "127.0.0.1:1", "--admin", "127.0.0.1:2"), 2, "--admin"),
+                                 (("--admin", "127.0.0.1:1"), 1, "cannot connect"), (("--memcached", "127.0.0.1:1"), 1, "127.0.0.1:1"),
+                                 (("--admin", "here"), 2, "such as 127.0.0.1:11250"), (("--memcached", "here"), 2, "such as 127.0.0.1:11211")):
+        said = program("trace", "record", path, *words, status=status)
+        expect(named in said, named, said)
 
 
 def test_a_pumice_that_is_gone_is_noticed(directory):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from harness import expect, mib
 from harness.client import Client
-from harness.servers import MemorySampler, Pumice
+from harness.servers import Pumice
 
 SMALLEST, LARGEST = 100, 1 << 20
 
@@ -64,13 +64,12 @@ def test_budget(directory, seed, size):
     items, budget = Items(seed), dram << 20
     flags = ("--dram", f"{dram}MiB", "--flash-size", f"{flash}MiB")
 
-    def within_budget(sampler, when):
-        most = sampler.end()
-        print(f"{when}: resident memory at most {mib(most)} of {mib(budget)} ({sampler.samples} samples)")
+    def within_budget(server, when):
+        most = server.memory()[1]
+        print(f"{when}: resident memory at most {mib(most)} of {mib(budget)}")
         expect(most <= budget * 1.1, f"{when}: resident memory within {mib(budget)} plus 10 %", mib(most))
 
     with Pumice(directory, *flags) as server:
-        sampler = MemorySampler(server)
         count = fill(server, items, offered << 20)
         client = Client(server.address)
         held = client.held(b"item-%d" % number for number in range(count))
@@ -79,16 +78,15 @@ def test_budget(directory, seed, size):
         # Reading moves objects between the tiers of a full cache: what is held now is what counts.
         held = client.held(held)
         client.close()
-        within_budget(sampler, "filling and reading")
+        within_budget(server, "filling and reading")
         books = server.check_books()
         resident = books["resident"]
         print(f"offered {count} items, read back {served}, hold {len(held)} of {mib(resident['bytes'])}")
         expect(resident["bytes"] >= 0.5 * (flash << 20), "flash to be used well", mib(resident["bytes"]))
         server.terminate()
     with Pumice(directory, *flags) as server:
-        sampler = MemorySampler(server)
         served = read_back(server, items, held)
-        within_budget(sampler, "after the restart")
+        within_budget(server, "after the restart")
         print(f"restart: served {served} of {len(held)} ({100 * served / len(held):.3f} %)")
         expect(served >= 0.99 * len(held), f"99 % of {len(held)} objects after the start", served)
         server.check_books()

@@ -20,7 +20,7 @@ from crowd import DESCRIPTORS, HOT, VALUES, allow_descriptors
 from harness import expect, mib
 from harness.client import Client
 from harness.machine import BENCH, ROOT, Child, run_json
-from harness.servers import MemorySampler, Pumice
+from harness.servers import Pumice
 
 # What a connection may take by itself: its part of the budget (docs/install.md, "DRAM").
 IDLE_BYTES_MAX = 6 << 10
@@ -73,7 +73,6 @@ def test_connections(directory, size):
     flags = ("--dram", f"{dram}MiB", "--flash-size", f"{size('flash', 512, 1024)}MiB")
     alone, beside, ratios = [], [], []
     with Pumice(directory, *flags, "--max-connections", str(connections + 64)) as server:
-        sampler = MemorySampler(server)
         noise = random.Random(1).randbytes(1 << 20)
         client = Client(server.address)
         for name, length, number in VALUES:
@@ -111,7 +110,7 @@ def test_connections(directory, size):
                 )
                 if turn == 0:
                     expect(each <= IDLE_BYTES_MAX, f"at most {IDLE_BYTES_MAX} bytes for an idle connection", each)
-        most = sampler.end()
+        most = server.memory()[1]
         value = next(iter(client.get_many([b"large-0"])))[1]
         expect(value in (None, noise[:200_000]), "the value that was set, or none", value and value[:40])
         client.close()

@@ -8,15 +8,14 @@ code: in `KNOWN` with both answers, or marked "known". A segment with a differen
 one, and printed. `--full` or `--with commands=1000000 --with flash_commands=50000`, and `--server '--layout fifo'`.
 """
 
-import collections
 import re
 
 import memcached_scripts as scripts
-from harness import Failure, expect, expect_equal
+import segments
+from harness import expect, expect_equal
 from memcached_commands import ALL_KEYS, BIG_KEY, CHANGES, Command, Generator
 from memcached_sides import SAID, Memcached, Pumice
 
-SEGMENT_COMMANDS = 400
 # CLIENT_ERROR and SERVER_ERROR with what they say.
 BEGINNING = re.compile(rb"\w+_ERROR[^\r]*|\d+|\w*")
 BATCH_COMMANDS = 64
@@ -29,17 +28,11 @@ MUST_OCCUR = {
 }  # fmt: skip
 
 
-class Comparison:
+class Comparison(segments.Comparison):
     """Runs segments on both sides."""
 
-    def __init__(self, theirs, ours):
-        self.sides = [theirs, ours]
-        # What memcached's answers begin with, so that one sees what was compared.
-        self.beginnings = collections.Counter()
-        self.occurred = collections.Counter()
-        # Answers of memcached that say h1, and those where Pumice says h0.
-        self.hits_told, self.hits_untold = 0, 0
-        self.restarts = False
+    # Answers of memcached that say h1, and those where Pumice says h0.
+    hits_told = hits_untold = 0
 
     def batches(self, segment):
         batch, read = [], set()
@@ -130,8 +123,7 @@ class Comparison:
 
     def note(self, command, reply):
         beginning = BEGINNING.match(reply)[0]
-        self.beginnings[beginning] += 1
-        self.occurred[beginning.decode()] += 1
+        self.occurred["a number" if beginning.isdigit() else beginning.decode() or "nothing"] += 1
         if command.name == b"mg" and beginning in (b"HD", b"VA"):
             told = set(reply.partition(b"\r\n")[0].split(b" ")[1:]) & {b"W", b"X", b"Z"}
             self.occurred.update(f"mg {word.decode()}" for word in told)
@@ -142,68 +134,9 @@ class Comparison:
         self.occurred["quit"] += command.ends
         self.occurred["cut in two"] += command.cut is not None
 
-    def shrink(self, segment, difference):
-        """The shortest part of a segment that still has a difference, and that."""
-        segment = segment[: difference[0] + 1]
-        size = max(1, len(segment) // 2)
-        while True:
-            at, smaller = 0, False
-            while at < len(segment):
-                without = segment[:at] + segment[at + size :]
-                again = self.run(without) if without else None
-                if again:
-                    segment, difference, smaller = without, again, True
-                else:
-                    at += size
-            if size == 1 and not smaller:
-                return segment, difference
-            size = max(1, size // 2)
-
 
 # What gives a key a new value where it is not refused.
 REPLACES = {b"set", b"add", b"replace", b"append", b"prepend", b"cas", b"ms"}
-
-
-def print_beginnings(beginnings):
-    numbers = sum(count for text, count in beginnings.items() if text.isdigit())
-    named = {text.decode() or "nothing": count for text, count in beginnings.items() if not text.isdigit()}
-    named["a number"] = numbers
-    most = sorted(named.items(), key=lambda item: -item[1])
-    print("answers: " + ", ".join(f"{count} {text}" for text, count in most))
-
-
-def generated(comparison, seed, count, first, differences_max=1):
-    """Compares so many commands, in segments numbered from `first` on."""
-    done, found, number = 0, 0, first
-    while done < count:
-        segment = Generator(f"{seed}-{number}").segment(SEGMENT_COMMANDS)
-        difference = comparison.run(segment)
-        if difference:
-            print(f"difference at {segment[difference[0]]!r}", flush=True)
-            shortest, difference = comparison.shrink(segment, difference)
-            print(f"difference in segment {number}, cut down to {len(shortest)} commands:")
-            for at, command in enumerate(shortest):
-                print(f"{'  > ' if at == difference[0] else '    '}{command!r}")
-            print(f"  memcached {difference[1][:600]!r}\n  pumice    {difference[2][:600]!r}", flush=True)
-            found += 1
-            if found >= differences_max:
-                break
-        done += len(segment)
-        number += 1
-    if found:
-        raise Failure(f"expected no difference; seen {found} with seed {seed} in {done} commands")
-    return done
-
-
-def check_coverage(comparison, done):
-    if done < 20_000:
-        return
-    rare = {
-        what: comparison.occurred[what]
-        for what, least in MUST_OCCUR.items()
-        if comparison.occurred[what] * 100_000 < least * done
-    }
-    expect(not rare, "all that is to be compared to have occurred", f"too seldom in {done} commands: {rare}")
 
 
 def test_answers_as_memcached(directory, seed, size, server_flags):
@@ -213,12 +146,10 @@ def test_answers_as_memcached(directory, seed, size, server_flags):
         scripts.check_version(theirs)
         scripts.fresh_memory(theirs, ours)
         comparison = Comparison(theirs, ours)
-        done = generated(comparison, seed, commands, 0)
+        comparison.generated(Generator, seed, commands, 0)
         told, untold = comparison.hits_told, comparison.hits_untold
         expect(untold * 20 <= told, "h1 in all but a few of the answers where memcached says so", f"h0 in {untold} of {told}")
-        check_coverage(comparison, done)
-        print_beginnings(comparison.beginnings)
-        print("of these: " + ", ".join(f"{comparison.occurred[what]} {what}" for what in MUST_OCCUR), flush=True)
+        comparison.check_coverage(MUST_OCCUR, commands)
         scripts.known_differences(theirs, ours)
         scripts.what_time_does(theirs, ours)
         print(f"{scripts.listings(theirs, ours)} keys listed alike", flush=True)
@@ -226,7 +157,7 @@ def test_answers_as_memcached(directory, seed, size, server_flags):
             from_flash(comparison, seed, flash_commands)
             scripts.what_time_does(theirs, ours)
         ours.stop()
-    print(f"{done} commands, {flash_commands} with restarts: no difference but those in docs/memcached.md")
+    print(f"{commands} commands, {flash_commands} with restarts: no difference but those in docs/memcached.md")
 
 
 def from_flash(comparison, seed, commands):
@@ -236,7 +167,7 @@ def from_flash(comparison, seed, commands):
     comparison.restarts = True
     ours.restart()
     ours.hits_flash = 0
-    generated(comparison, seed, commands, 1_000_000)
+    comparison.generated(Generator, seed, commands, 1_000_000)
     ours.restart()
     hits, lives = ours.hits_flash, ours.lives
     # What is on flash is read once in each life, and goes to DRAM.

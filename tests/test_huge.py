@@ -9,7 +9,7 @@ import pytest
 
 from harness import expect, expect_equal, mib
 from harness.client import Client
-from harness.servers import MemorySampler, Pumice
+from harness.servers import Pumice
 
 MIB = 1 << 20
 LARGEST = 96 * MIB
@@ -27,7 +27,6 @@ def test_huge_values(directory, end):
     # Layout fifo, where one block is filled after the other, so that what comes later shows that what came before is on flash.
     flags = ("--dram", DRAM, "--flash-size", FLASH, "--max-item-size", LARGEST, "--max-connections", 64, "--layout", "fifo")
     with Pumice(directory, *flags) as server:
-        sampler = MemorySampler(server)
         client = Client(server.address)
         client.set_many([(b"largest", noise), (b"64", noise[: 64 * MIB])])
         expect(get(client, b"largest") == noise, "the largest value as it was set", "another")
@@ -40,7 +39,7 @@ def test_huge_values(directory, end):
         # What is on flash is what a kill leaves: so much more that all blocks of these are written.
         client.set_many((b"filler-%d" % n, noise[n * MIB : (n + 4) * MIB]) for n in range(0, 64, 4))
         server.check_books()
-        most = sampler.end()
+        most = server.memory()[1]
         expect(most <= DRAM * 1.1, f"resident memory within {mib(DRAM)} plus 10 %", mib(most))
         client.close()
         if end == "clean":

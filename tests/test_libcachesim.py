@@ -5,7 +5,6 @@ here from a seed and on the traces of ../shared/traces (or PUMICE_TRACES), where
 bytes. An object has the size of its first request. Wants libcachesim 0.3.5 from PyPI."""
 
 import glob
-import lzma
 import os
 import random
 import struct
@@ -14,13 +13,11 @@ import subprocess
 import pytest
 
 from harness import expect_equal
-from harness.machine import BINARY, TRACES, run_json
+from harness.machine import BINARY, TRACES, run_json, trace_format
 
 REQUESTS = 200_000
 OBJECTS = 20_000
 SHARES = [0.01, 0.1, 0.4]
-# Formats that are binary and have no header, by the files' names.
-FORMATS = {"scarab-recs.trace.xz": "keys-be-i64", "cache2k-orm-busy.trace.xz": "keys-be-u32", "cloudPhysicsIO.vscsi.zst": "vscsi"}
 # A record of format oracle-general: time, key, size, and the next access, which none of these policies looks at.
 RECORD = struct.Struct("<IQIq")
 # The name here, the one there, and its parameters.
@@ -51,25 +48,8 @@ def generated(name, seed):
     return [(key, sizes[key]) for key in drifting]
 
 
-def adaptsize(path):
-    with lzma.open(path, "rt") as lines:
-        for line in lines:
-            _time, key, size = line.split()[:3]
-            yield int(key), max(1, int(size))
-
-
-def keys_be_u32(path):
-    with lzma.open(path) as file:
-        for (key,) in struct.iter_unpack(">I", file.read()):
-            yield key, 1
-
-
-# Two that are read here, without the program's readers.
-PLAIN = {"adaptsize-bu98.request.trace.xz": adaptsize, "cache2k-web07.trace.xz": keys_be_u32}
-
-
 def converted(source, path):
-    form = FORMATS.get(os.path.basename(source), "auto")
+    form = trace_format(os.path.basename(source))
     subprocess.run([BINARY, "trace", "convert", source, path, "--to", "oracle-general", "--format", form], check=True)
     with open(path, "rb") as file:
         while part := file.read(RECORD.size << 14):
@@ -125,8 +105,7 @@ RECORDED = [path for kind in ("object", "kv", "block", "dedup") for path in sort
 
 @pytest.mark.parametrize("path", RECORDED, ids=os.path.basename)
 def test_recorded_traces(directory, size, path):
-    """But for two these are read as `pumice trace convert` writes them."""
+    """Read as `pumice trace convert` writes them."""
     if os.path.getsize(path) > size("trace_bytes", 110_000, 1 << 40):
         pytest.skip("a long one: --full")
-    read = PLAIN.get(os.path.basename(path))
-    compare(directory, read(path) if read else converted(path, os.path.join(directory, "converted")))
+    compare(directory, converted(path, os.path.join(directory, "converted")))
