@@ -155,7 +155,6 @@ def test_answers_as_memcached(directory, seed, size, server_flags):
         print(f"{scripts.listings(theirs, ours)} keys listed alike", flush=True)
         if flash_commands:
             from_flash(comparison, seed, flash_commands)
-            scripts.what_time_does(theirs, ours)
         ours.stop()
     print(f"{commands} commands, {flash_commands} with restarts: no difference but those in docs/memcached.md")
 
