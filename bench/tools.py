@@ -162,7 +162,7 @@ class Gets(machine.Child):
     def run(self, workload, depth, seconds):
         """A stretch of gets, so many at once. What misses is counted."""
         with contextlib.suppress(BrokenPipeError):
-            print(workload, depth, seconds, "-", file=self.process.stdin, flush=True)
+            print(workload, depth, seconds, file=self.process.stdin, flush=True)
         return self.reply()
 
 

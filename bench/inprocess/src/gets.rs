@@ -1,26 +1,19 @@
 //! Gets of small items under one or another index: a file that is filled once, and then as many stretches of gets as lines
-//! come on stdin. Each line names a workload, how many gets are made at once, its length in seconds, and what a miss does:
-//! `-` counts it, a number waits for so many milliseconds, as for the origin behind a cache, and sets the item. Each is answered by
-//! a line of JSON.
+//! come on stdin. Each line names a workload, how many gets are made at once, and its length in seconds. A miss is counted. Each is answered
+//! by a line of JSON.
 
 use crate::GetsArgs;
 use crate::measure::{Start, Took, resident_bytes_max};
 use crate::pumice_side::{Side, bump, check, no_dram_tier, options, stats_json};
 use crate::workload::Workload;
-use anyhow::{Context, anyhow, bail};
-use pumice::{
-    CacheOptions, DeviceReads, IndexOptions, LayoutOptions, Meta, RejectReason, Stats,
-};
-use pumice_device::{Device, Payload};
+use anyhow::{Context, bail};
+use pumice::{CacheOptions, DeviceReads, IndexOptions, LayoutOptions, Stats};
 use pumice_trace::{GeneratedRequests, Generator};
 use pumice_world::Spawner;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::io::{BufRead, Write};
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// What the DRAM budget would be that block buffers follow from.
@@ -29,34 +22,26 @@ const PLAN_MIB: u64 = 256;
 const REQUESTS_PER_LOOK: u64 = 64;
 /// Stretches whose requests differ.
 const STRETCHES_MAX: u64 = 1 << 20;
-/// Rounds of waiting for room for one item.
-const WAITS_MAX: u32 = 1_000_000;
 
 /// A line of stdin.
 struct Stretch {
     requests: GeneratedRequests,
     depth: usize,
     seconds: f64,
-    origin: Option<Duration>,
 }
 
 impl Stretch {
     /// The stretch of that number: each draws requests of its own, which no other repeats.
     fn parse(line: &str, keys: u64, number: u64) -> anyhow::Result<Self> {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let &[spec, depth, seconds, origin] = words.as_slice() else {
-            bail!("`{line}`: not a workload, gets at once, seconds, and `-` or milliseconds");
+        let &[spec, depth, seconds] = words.as_slice() else {
+            bail!("`{line}`: not a workload, gets at once, and seconds");
         };
         let generator = Generator::endless(&format!("{spec},keys={keys}"))?;
-        let origin = match origin {
-            "-" => None,
-            milliseconds => Some(Duration::from_secs_f64(milliseconds.parse::<f64>()? / 1e3)),
-        };
         Ok(Self {
             requests: generator.stream_part(number, STRETCHES_MAX),
             depth: depth.parse()?,
             seconds: seconds.parse()?,
-            origin,
         })
     }
 }
@@ -66,60 +51,14 @@ struct Run {
     side: Side,
     workload: Workload,
     requests: RefCell<GeneratedRequests>,
-    origin: Cell<Option<Duration>>,
     until: Cell<Instant>,
     over: Cell<bool>,
     done: Cell<u64>,
     misses: Cell<u64>,
-    waits: Cell<u64>,
-    /// Who waits for the origin, in the order of the moments: every wait is as long.
-    at_origin: RefCell<VecDeque<(Instant, Waker)>>,
-    /// Who waits for the device to have done something.
-    for_room: RefCell<Vec<Waker>>,
     failed: RefCell<Option<anyhow::Error>>,
 }
 
 impl Run {
-    /// What the executor does where no task can run. While the origin is waited for, nobody sleeps in the ring.
-    fn park(&self) -> std::io::Result<()> {
-        let polls = !self.at_origin.borrow().is_empty();
-        let completed = self.side.cx.device.turn(!polls)?;
-        if completed > 0 || !polls {
-            self.for_room.take().into_iter().for_each(Waker::wake);
-        }
-        if polls {
-            let now = Instant::now();
-            while let Some((_, waker)) = self.at_origin.borrow_mut().pop_front_if(|(at, _)| *at <= now) {
-                waker.wake();
-            }
-        }
-        Ok(())
-    }
-
-    async fn fetch(&self, origin: Duration) {
-        let at = Instant::now() + origin;
-        poll_fn(|cx| {
-            if Instant::now() >= at {
-                return Poll::Ready(());
-            }
-            self.at_origin.borrow_mut().push_back((at, cx.waker().clone()));
-            Poll::Pending
-        })
-        .await;
-    }
-
-    async fn wait_for_room(&self) {
-        let mut waited = false;
-        poll_fn(|cx| {
-            if std::mem::replace(&mut waited, true) {
-                return Poll::Ready(());
-            }
-            self.for_room.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-
     async fn get(&self, key: u64) -> anyhow::Result<bool> {
         let Side { cache, cx, .. } = &self.side;
         let name = key.to_le_bytes();
@@ -130,24 +69,6 @@ impl Run {
         Ok(true)
     }
 
-    async fn set(&self, key: u64) -> anyhow::Result<()> {
-        let Side { cache, cx, .. } = &self.side;
-        for _ in 0..WAITS_MAX {
-            let stored = self.workload.with_value(key, |value| {
-                cache.set(cx, &key.to_le_bytes(), Payload::Bytes(value), Meta::default())
-            });
-            match stored {
-                Ok(_) => return Ok(()),
-                Err(RejectReason::NoRoom) => {
-                    bump(&self.waits);
-                    self.wait_for_room().await;
-                }
-                Err(error) => return Err(anyhow!(error)),
-            }
-        }
-        bail!("key {key:x}: no room after {WAITS_MAX} rounds of waiting")
-    }
-
     async fn work(&self) -> anyhow::Result<()> {
         while !self.over.get() {
             if self.done.get().is_multiple_of(REQUESTS_PER_LOOK) && Instant::now() >= self.until.get() {
@@ -156,12 +77,6 @@ impl Run {
             let key = self.requests.borrow_mut().draw().key;
             if !self.get(key).await? {
                 bump(&self.misses);
-                if let Some(origin) = self.origin.get() {
-                    if !origin.is_zero() {
-                        self.fetch(origin).await;
-                    }
-                    self.set(key).await?;
-                }
             }
             bump(&self.done);
         }
@@ -169,11 +84,10 @@ impl Run {
     }
 
     fn stretch(self: &Rc<Self>, stretch: Stretch) -> anyhow::Result<Value> {
-        for counter in [&self.done, &self.misses, &self.waits] {
+        for counter in [&self.done, &self.misses] {
             counter.set(0);
         }
         *self.requests.borrow_mut() = stretch.requests;
-        self.origin.set(stretch.origin);
         self.over.set(false);
         let before = (self.side.cache.stats(), self.side.cache.device_reads());
         self.until
@@ -188,7 +102,7 @@ impl Run {
                 }
             }));
         }
-        self.side.executor.run_until_idle(|| self.park())?;
+        self.side.run_until_idle()?;
         let took = start.took()?;
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -209,7 +123,6 @@ impl Run {
             "miss_ratio": each(self.misses.get()),
             "device_reads_per_request": each(reads.all() - reads_before.all()),
             "rounds_per_request": each(reads.rounds() - reads_before.rounds()),
-            "waits": self.waits.get(),
             "resident_entries": stats.resident_entries,
             "tier1_mappings": stats.cascade.tier1_mappings,
             "appended_bytes": stats.flash.appended_bytes - before.flash.appended_bytes,
@@ -240,14 +153,10 @@ pub fn gets(args: &GetsArgs) -> anyhow::Result<Value> {
         side,
         requests: RefCell::new(workload.requests()),
         workload,
-        origin: Cell::default(),
         until: Cell::new(Instant::now()),
         over: Cell::default(),
         done: Cell::default(),
         misses: Cell::default(),
-        waits: Cell::default(),
-        at_origin: RefCell::default(),
-        for_room: RefCell::default(),
         failed: RefCell::default(),
     });
     let mut out = std::io::stdout();

@@ -73,7 +73,7 @@ impl Side {
         Ok(self.executor.block_on(future, || turn(&self.cx, true))?)
     }
 
-    fn run_until_idle(&self) -> anyhow::Result<()> {
+    pub fn run_until_idle(&self) -> anyhow::Result<()> {
         Ok(self.executor.run_until_idle(|| turn(&self.cx, true))?)
     }
 
