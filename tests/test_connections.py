@@ -78,7 +78,12 @@ def test_connections(directory, size):
         for name, length, number in VALUES:
             client.set_many((b"%s-%d" % (name, n), noise[n : n + length]) for n in range(number))
         normal = Normal(server, keys, size("rate", 2000, 2000))
-        normal.run("--preload-only")
+        for _ in range(5):
+            # What a busy device had no time for comes again.
+            before = server.stats()["flash"]["dropped_no_block"]
+            normal.run("--preload-only")
+            if server.stats()["flash"]["dropped_no_block"] == before:
+                break
         with Crowd(server, idle, slow) as people:
             for turn in range(turns):
                 p99, dram, flash = normal.measure(seconds)
