@@ -3,13 +3,15 @@
 Each difference has its line, with its reason, in docs/memcached.md.
 """
 
+import pathlib
 import re
+import socket
 import time
 import urllib.parse
 
 from harness import expect, expect_equal
 from memcached_commands import ALL_KEYS, MIB, NOW, ODD_KEYS, Command
-from memcached_sides import SAID, ttl
+from memcached_sides import PATIENCE_SECONDS, SAID, ttl
 
 MEMCACHED_VERSION = b"1.6.18"
 
@@ -85,6 +87,28 @@ def ask(side, commands):
     side.send([Command(text) for text in commands], set())
     replies = side.receive()
     return replies[:-1] if replies[-1] == b"END\r\n" else replies
+
+
+def cases():
+    """The cases of memcached_cases.txt, as bytes."""
+    for line in (pathlib.Path(__file__).parent / "memcached_cases.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            text = line.encode().decode("unicode_escape").encode("latin-1")
+            yield re.sub(rb"<([^*]+)\*(\d+)>", lambda match: match[1] * int(match[2]), text)
+
+
+def answer_alone(side, text):
+    """All that comes back on a connection of its own, from an emptied cache, with what no two servers have in common made alike."""
+    with socket.create_connection(side.address, timeout=PATIENCE_SECONDS) as connection:
+        # First: memcached loses the reply before that of a bad key, if it is not sent yet.
+        connection.sendall(b"flush_all\r\n")
+        expect_equal(connection.recv(4, socket.MSG_WAITALL), b"OK\r\n", "the answer to flush_all")
+        connection.sendall(text + b"\r\nquit\r\n")
+        answer = b"".join(iter(lambda: connection.recv(1 << 18), b""))
+    answer = re.sub(rb"(?m)^(VALUE \S+ \S+ \S+ )\d+\r", rb"\1<cas>\r", answer)
+    answer = re.sub(rb"(?m)^(HD|VA)( .*)?\r", lambda match: re.sub(rb" c\d+", b" <cas>", match[0]), answer)
+    # Of `me` the key, and the expiry of what never expires.
+    return re.sub(rb"(?m)^(ME \S+ \S+) [^\r]*\r", rb"\1 <fields>\r", answer)
 
 
 def known_differences(theirs, ours):

@@ -159,6 +159,17 @@ def test_answers_as_memcached(directory, seed, size, server_flags):
     print(f"{commands} commands, {flash_commands} with restarts: no difference but those in docs/memcached.md")
 
 
+def test_cases_are_answered_as_by_memcached(directory, server_flags):
+    """Cases written by hand, lines that are no commands and bytes behind a value among them."""
+    flags = ["--dram", "64MiB", "--flash-size", "256MiB", *server_flags]
+    with Memcached(directory) as theirs, Pumice(directory, flags) as ours:
+        for text in scripts.cases():
+            expected, answer = (scripts.answer_alone(side, text) for side in (theirs, ours))
+            expect_equal(answer[:400], expected[:400], f"the answer to {text[:200]!r}")
+            expect(answer == expected, f"the same answer to {text[:200]!r}", "another one behind its first 400 bytes")
+        ours.stop()
+
+
 def from_flash(comparison, seed, commands):
     """The same with restarts in between, after which Pumice finds everything on flash."""
     theirs, ours = comparison.sides

@@ -6,7 +6,6 @@ mod budgets;
 mod classic;
 mod common;
 mod connections;
-mod differential;
 mod durable;
 mod key_dump;
 mod long_lines;
