@@ -15,9 +15,6 @@ use pumice_record::{Record, is_expired};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Mappings added between two looks for pages of mappings to write.
-const ENTRIES_PER_DRAIN: usize = 1024;
-
 impl<D: Device, M: Mappings> Recovery<'_, D, M> {
     /// Blocks may have been lent for pages of mappings while the checkpoint was being written, after it took the `lives` of blocks:
     /// those that it names pages on are asked for theirs, which was `next_sequence` then or came later. No block that a checkpoint
@@ -86,9 +83,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         summary: &Summary,
     ) {
         let ignored_bits = self.objects.ignored_bits();
-        for (at, entry) in entries.iter().enumerate() {
-            if at % ENTRIES_PER_DRAIN == 0
-                && let Some(log) = self.objects.mapping_log
+        for entry in entries {
+            // Partitions fill their pages at about the same time, and one that finds no room for its page loses what it cannot hold.
+            if let Some(log) = self.objects.mapping_log
                 && let Err(error) = log
                     .write_full(self.base.device, &mut self.base.bytes_written)
                     .await
