@@ -2,6 +2,7 @@
 
 use pumice_world::Random;
 use std::fmt::Write;
+use std::time::Instant;
 
 /// A dimension: its name, and the names of its values with their weights.
 pub type Dimension = (&'static str, &'static [(&'static str, u64)]);
@@ -154,9 +155,7 @@ impl Pairs {
     }
 }
 
-/// The seeds of a run: some for each run of the tests, or as the environment says. `PUMICE_MODEL_SECS`: as many as fit these seconds, after those of
-/// each run; `PUMICE_MODEL_SEED`: the first; `PUMICE_MODEL_COUNT`: how many.
-pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
+fn seeds(count: u64) -> impl Iterator<Item = u64> {
     let given = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let secs = given("PUMICE_MODEL_SECS");
     let first = given("PUMICE_MODEL_SEED").unwrap_or(if secs.is_some() { count } else { 0 });
@@ -165,8 +164,26 @@ pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
         (None, Some(_)) => u64::MAX,
         (None, None) => first + count,
     };
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     (first..end).take_while(move |_| secs.is_none_or(|secs| began.elapsed().as_secs() < secs))
+}
+
+/// Runs the lives of each seed, and prints how many seeds there were and how often values met. Returns how many. The seeds are those below
+/// `count`, or as the environment says. `PUMICE_MODEL_SECS`: as many as fit these seconds, after those of each run; `PUMICE_MODEL_SEED`: the
+/// first; `PUMICE_MODEL_COUNT`: how many.
+pub fn draw_lives(count: u64, dimensions: &'static [Dimension], mut run: impl FnMut(u64, &mut Pairs)) -> u64 {
+    let (began, mut pairs, mut done, mut last) = (Instant::now(), Pairs::new(dimensions), 0, 0);
+    for seed in seeds(count) {
+        run(seed, &mut pairs);
+        (done, last) = (done + 1, seed);
+    }
+    let (table, least) = pairs.report();
+    println!("{table}");
+    println!(
+        "{done} seeds to {last} in {:.0} s, each pair of values was drawn {least} times or more",
+        began.elapsed().as_secs_f64(),
+    );
+    done
 }
 
 /// The content of this number, of so many bytes, a multiple of 8: random bytes, or some of them, up to the half, and then a repeated word.

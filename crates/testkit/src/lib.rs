@@ -14,13 +14,15 @@
 mod disk;
 mod drawn;
 mod model;
+mod plans;
 mod runs;
 
 pub use disk::{Disk, SECTOR};
-pub use drawn::{Dimension, Drawn, Life, Pairs, content, seeds};
+pub use drawn::{Dimension, Drawn, Life, Pairs, content, draw_lives};
 pub use model::{Model, Seen};
+pub use plans::{any_faults, calm, crash_at, volatile};
 pub use runs::{
-    Load, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, power_cuts, swarm,
+    Load, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, power_cuts, swarm, swarms,
 };
 
 use pumice_device::FaultyDevice;

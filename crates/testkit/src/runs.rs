@@ -1,8 +1,9 @@
 //! Runs: lives of a store that end with a crash.
 
 use crate::model::{Model, Seen};
+use crate::plans::{any_faults, calm, crash_at, volatile};
 use crate::{Inspection, Store};
-use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::{Random, mix64};
 use std::sync::Arc;
 
@@ -24,6 +25,57 @@ pub struct Load {
     pub steps: u64,
     /// Every how many points; 1 = each.
     pub stride: u64,
+}
+
+impl Load {
+    /// A hundred keys on 1 MiB.
+    pub fn small(seed: u64) -> Self {
+        Self {
+            seed,
+            capacity: 1 << 20,
+            keys: 100,
+            steps: 400,
+            stride: 1,
+        }
+    }
+}
+
+/// Makes tests of a kind of store whose values are copies: small runs that each kind should have.
+#[macro_export]
+macro_rules! store_tests {
+    ($store:ty) => {
+        #[test]
+        fn a_crash_at_every_write_leaves_what_was_on_the_device() {
+            let load = $crate::Load {
+                stride: 3,
+                ..$crate::Load::small(1)
+            };
+            let totals = $crate::crash_at_every_write::<$store>(load);
+            println!("{totals:?}");
+            assert!(
+                totals.crashes > 200 && totals.seen.owed > 1_000,
+                "{totals:?}"
+            );
+        }
+
+        #[test]
+        fn crashes_within_starts_lose_nothing_more() {
+            let totals = $crate::crash_within_starts::<$store>($crate::Load::small(2), 20);
+            println!("{totals:?}");
+            assert!(totals.crashes > 100 && totals.seen.owed > 200, "{totals:?}");
+        }
+
+        #[test]
+        fn an_inspection_names_every_changed_byte_that_counts() {
+            let load = $crate::Load {
+                stride: 7,
+                ..$crate::Load::small(6)
+            };
+            let totals = $crate::inspect_names_damage::<$store>(load);
+            println!("{totals:?}");
+            assert!(totals.faults > 1_000);
+        }
+    };
 }
 
 /// What a run has seen, for a test to see that it proves something.
@@ -58,20 +110,6 @@ impl Totals {
     fn add(&mut self, seen: Seen) {
         self.seen.hits += seen.hits;
         self.seen.owed += seen.owed;
-    }
-}
-
-fn calm() -> FaultPlan {
-    FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    }
-}
-
-fn crash_at(point: u64) -> FaultPlan {
-    FaultPlan {
-        crash: Some(CrashPoint::WriteOrAppend(point)),
-        ..calm()
     }
 }
 
@@ -246,16 +284,6 @@ pub fn crash_within_starts<S: Store>(load: Load, lives: u64) -> Totals {
     totals
 }
 
-/// A probability: often none, else anything from seldom to often.
-fn chance(random: &mut Random, most: f64) -> f64 {
-    match random.below(5) {
-        0 => most,
-        1 => most / 4.0,
-        2 => most / 20.0,
-        _ => 0.0,
-    }
-}
-
 /// Lives that end with a power cut: what was committed counts, and what was on the device is there.
 ///
 /// # Panics
@@ -263,11 +291,7 @@ fn chance(random: &mut Random, most: f64) -> f64 {
 pub fn power_cuts<S: Store>(load: Load, lives: u64) -> Totals {
     const { assert!(S::SURVIVES_POWER_CUTS) };
     let mut totals = Totals::default();
-    let plan = FaultPlan {
-        volatile: true,
-        ..calm()
-    };
-    let medium = Arc::new(FaultyMedium::new(load.capacity, load.seed, plan.clone()));
+    let medium = Arc::new(FaultyMedium::new(load.capacity, load.seed, volatile()));
     let (mut model, mut random) = (Model::default(), Random(load.seed));
     let mut store: S = open(&medium, "the first start");
     for life in 0..lives {
@@ -279,7 +303,7 @@ pub fn power_cuts<S: Store>(load: Load, lives: u64) -> Totals {
         medium.restart();
         // Log records that nobody waited for may leave a hole.
         let _ = inspect::<S>(&medium, &what);
-        medium.set_plan(plan.clone());
+        medium.set_plan(volatile());
         store = open(&medium, &what);
         if store.has_forgotten() {
             totals.forgotten += 1;
@@ -335,21 +359,9 @@ pub fn swarm<S: Store>(load: Load, lives: u64) -> Totals {
     let (mut model, mut random) = (Model::default(), Random(load.seed));
     for life in 0..lives {
         let what = format!("seed {}, life {life}", load.seed);
-        let crash = (random.below(2) == 0).then(|| CrashPoint::WriteOrAppend(1 + random.below(300)));
         let plan = FaultPlan {
-            crash,
-            lost_write: chance(&mut random, 0.2),
-            write_error: chance(&mut random, 0.2),
-            append_error: chance(&mut random, 0.02),
-            misdirected_write: chance(&mut random, 0.2),
-            no_space: chance(&mut random, 0.1),
-            bit_rot: chance(&mut random, 0.2),
-            log_bit_rot: chance(&mut random, 0.05),
-            read_error: chance(&mut random, 0.2),
-            delay: random.below(8) != 0,
-            slow: chance(&mut random, 0.3),
             volatile: S::SURVIVES_POWER_CUTS,
-            ..FaultPlan::default()
+            ..any_faults(&mut random)
         };
         let _ = inspect::<S>(&medium, &what);
         // Not by the medium's choice, so that what follows is the same with it and without.
@@ -386,4 +398,18 @@ pub fn swarm<S: Store>(load: Load, lives: u64) -> Totals {
         + counts.misdirected_writes
         + counts.no_space_errors;
     totals
+}
+
+/// [`swarm`] with these seeds, of small loads.
+///
+/// # Panics
+/// Where a value is wrong, or little was seen.
+pub fn swarms<S: Store>(seeds: impl IntoIterator<Item = u64>) -> Totals {
+    let mut all = Totals::default();
+    for seed in seeds {
+        all += swarm::<S>(Load::small(seed), 5);
+    }
+    println!("{all:?}");
+    assert!(all.seen.hits > 300 && all.faults > 2_000 && all.forgotten > 0);
+    all
 }

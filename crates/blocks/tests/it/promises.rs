@@ -6,7 +6,7 @@ use crate::{Copies, Durable, OnlyCopy};
 use pumice_blocks::{Logged, State};
 use pumice_device::conformance::block_on;
 use pumice_device::{FaultPlan, FaultyMedium, Overdue, SECTOR_BYTES};
-use pumice_testkit::Store;
+use pumice_testkit::{Store, calm};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -294,11 +294,7 @@ fn the_hole_of_prefixes_is_filled_once() {
 
 #[test]
 fn a_device_where_zeros_may_still_come_is_fenced() {
-    let plan = FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    };
-    let medium = Arc::new(FaultyMedium::new(1 << 20, 1, plan));
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 1, calm()));
     let store: Durable = open(&medium);
     let mut pool = store.base().shared.pool.lock();
     let block = store.base().open_block(&mut pool, (), |_| {}).unwrap();
@@ -320,11 +316,7 @@ fn a_device_where_zeros_may_still_come_is_fenced() {
 
 /// A store with a block that is closed and has a key, on a medium where each turn ends what is under way.
 fn closed(seed: u64) -> (Arc<FaultyMedium>, Copies) {
-    let plan = FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    };
-    let medium = Arc::new(FaultyMedium::new(1 << 20, seed, plan));
+    let medium = Arc::new(FaultyMedium::new(1 << 20, seed, calm()));
     let mut store: Copies = open(&medium);
     assert!(store.set(1, 7));
     store.close_active();

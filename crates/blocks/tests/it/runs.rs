@@ -3,54 +3,22 @@
 use crate::toy::Toy;
 use crate::{Copies, Durable, OnlyCopy};
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
-use pumice_testkit::{
-    Load, Store, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, power_cuts, swarm,
-};
+use pumice_testkit::{Load, Store, calm, crash_at_every_write, power_cuts, store_tests, swarms};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 
-fn load(seed: u64) -> Load {
-    Load {
-        seed,
-        capacity: 1 << 20,
-        keys: 100,
-        steps: 400,
-        stride: 1,
-    }
-}
-
-#[test]
-fn a_crash_at_every_write_leaves_what_was_on_the_device() {
-    let totals = crash_at_every_write::<Copies>(Load { stride: 3, ..load(1) });
-    println!("{totals:?}");
-    assert!(totals.crashes > 200 && totals.seen.owed > 1_000, "{totals:?}");
-}
-
-#[test]
-fn crashes_within_starts_lose_nothing_more() {
-    let totals = crash_within_starts::<Copies>(load(2), 20);
-    println!("{totals:?}");
-    assert!(totals.crashes > 100 && totals.seen.owed > 200, "{totals:?}");
-}
-
-fn swarms<S: Store>(seeds: u64) -> Totals {
-    let mut all = Totals::default();
-    (0..seeds).for_each(|seed| all += swarm::<S>(load(seed), 5));
-    println!("{all:?}");
-    assert!(all.seen.hits > 300 && all.faults > 2_000 && all.forgotten > 0);
-    all
-}
+store_tests!(Copies);
 
 #[test]
 fn no_fault_brings_a_wrong_value_back() {
-    swarms::<Copies>(60);
+    swarms::<Copies>(0..60);
 }
 
 #[test]
 fn no_fault_and_no_power_cut_brings_a_wrong_value_back() {
-    let all = swarms::<Durable>(60);
+    let all = swarms::<Durable>(0..60);
     assert!(all.power_cuts > 100 && all.lost_in_power_cuts > 100);
 }
 
@@ -59,7 +27,7 @@ fn what_is_committed_with_power_survives_power_cuts() {
     let totals = power_cuts::<Durable>(
         Load {
             steps: 150,
-            ..load(5)
+            ..Load::small(5)
         },
         60,
     );
@@ -69,13 +37,6 @@ fn what_is_committed_with_power_survives_power_cuts() {
         "{totals:?}"
     );
     assert!(totals.seen.owed > 1_000 && totals.forgotten == 0, "{totals:?}");
-}
-
-#[test]
-fn an_inspection_names_every_changed_byte_that_counts() {
-    let totals = inspect_names_damage::<Copies>(Load { stride: 7, ..load(6) });
-    println!("{totals:?}");
-    assert!(totals.faults > 1_000);
 }
 
 #[test]
@@ -112,11 +73,7 @@ impl Wake for Sees {
 /// On another thread its reader goes on at once.
 #[test]
 fn a_buffer_is_free_before_anyone_who_waits_for_one_is_woken() {
-    let plan = FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    };
-    let medium = Arc::new(FaultyMedium::new(4 << 20, 3, plan));
+    let medium = Arc::new(FaultyMedium::new(4 << 20, 3, calm()));
     let mut store = Copies::open(FaultyDevice::new(medium)).unwrap();
     while store.set(store.version % 50, 1) {}
     let toy = Arc::clone(&store.toy);
@@ -134,7 +91,10 @@ fn a_buffer_is_free_before_anyone_who_waits_for_one_is_woken() {
 
 #[test]
 fn a_store_with_the_only_copy_loses_nothing_to_a_crash_either() {
-    let totals = crash_at_every_write::<OnlyCopy>(Load { stride: 7, ..load(4) });
+    let totals = crash_at_every_write::<OnlyCopy>(Load {
+        stride: 7,
+        ..Load::small(4)
+    });
     assert!(totals.crashes > 90 && totals.seen.owed > 400, "{totals:?}");
 }
 

@@ -4,8 +4,8 @@ use crate::store::{CHUNK_BYTES, Rig, content, options};
 use bytes::Bytes;
 use pumice_blocks::{BudgetLevel, Durability};
 use pumice_chunk::store::{BudgetOwner, ChunkCounts, Filled, Found, Options};
-use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
-use pumice_testkit::Store;
+use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_testkit::{Store, calm, crash_at};
 use pumice_world::Random;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,11 +41,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64, durability: Durability) -> Self {
-        let calm = FaultPlan {
-            delay: true,
-            ..FaultPlan::default()
-        };
-        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, calm));
+        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, calm()));
         let options = small(durability);
         let mut rig = Rig::try_open(FaultyDevice::new(Arc::clone(&medium)), &options).unwrap();
         if seed % 2 == 1 {
@@ -192,10 +188,7 @@ impl Run {
     fn restart(mut self) -> (Self, bool) {
         drop(self.rig);
         self.medium.restart();
-        self.medium.set_plan(FaultPlan {
-            delay: true,
-            ..FaultPlan::default()
-        });
+        self.medium.set_plan(calm());
         let device = FaultyDevice::new(Arc::clone(&self.medium));
         self.rig = Rig::try_open(device, &self.options).unwrap();
         self.rig.check();
@@ -239,11 +232,7 @@ fn a_crash_at_any_write_brings_nothing_void_back() {
     let (mut crashes, mut hits) = (0, 0);
     for point in (1..).step_by(3) {
         let mut run = Run::new(point, Durability::Process);
-        run.medium.set_plan(FaultPlan {
-            crash: Some(CrashPoint::WriteOrAppend(point)),
-            delay: true,
-            ..FaultPlan::default()
-        });
+        run.medium.set_plan(crash_at(point));
         run.live(500);
         let is_reached = run.medium.is_crashed();
         if !is_reached {
@@ -298,11 +287,7 @@ fn a_start_that_is_killed_after_a_power_cut_brings_nothing_lost_back() {
             run.options.boot = 2;
             let medium = &run.medium;
             medium.restart();
-            medium.set_plan(FaultPlan {
-                crash: Some(CrashPoint::WriteOrAppend(point)),
-                delay: true,
-                ..FaultPlan::default()
-            });
+            medium.set_plan(crash_at(point));
             drop(Rig::try_open(FaultyDevice::new(Arc::clone(medium)), &run.options));
             let is_through = !medium.is_crashed();
             medium.crash();
@@ -433,11 +418,7 @@ fn a_write_of_a_part_makes_a_chunk_valid_in_part() {
 /// The header of a duplicate is being read while its block is reclaimed and filled anew: nothing may lead there afterwards.
 #[test]
 fn a_duplicate_whose_block_goes_while_it_is_checked_is_not_mapped() {
-    let calm = FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    };
-    let medium = Arc::new(FaultyMedium::new(1 << 20, 4, calm));
+    let medium = Arc::new(FaultyMedium::new(1 << 20, 4, calm()));
     let mut rig = Rig::try_open(FaultyDevice::new(medium), &options()).unwrap();
     rig.write(1, 0, &content(1));
     for n in 2..200 {

@@ -6,9 +6,7 @@ use pumice_blocks::{BudgetLevel, Durability, Geometry, Maker, OpenError, Task};
 use pumice_chunk::store::{BudgetOwner, Chunk, ChunkStore, Filled, Found, Options, STORE, WriteGuard};
 use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_memory::{AlignedBuf, Buffer};
-use pumice_testkit::{
-    Inspection, Load, Store, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, swarm,
-};
+use pumice_testkit::{Inspection, Store, calm, store_tests, swarms};
 use pumice_world::{Executor, Job, Offload, Random, Spawner};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -306,37 +304,7 @@ impl<const POWER: bool> Store for ChunkRig<POWER> {
     }
 }
 
-fn load(seed: u64) -> Load {
-    Load {
-        seed,
-        capacity: 1 << 20,
-        keys: 100,
-        steps: 400,
-        stride: 1,
-    }
-}
-
-#[test]
-fn a_crash_at_every_write_leaves_what_was_on_the_device() {
-    let totals = crash_at_every_write::<Rig>(Load { stride: 3, ..load(1) });
-    println!("{totals:?}");
-    assert!(totals.crashes > 200 && totals.seen.owed > 1_000, "{totals:?}");
-}
-
-#[test]
-fn crashes_within_starts_lose_nothing_more() {
-    let totals = crash_within_starts::<Rig>(load(2), 20);
-    println!("{totals:?}");
-    assert!(totals.crashes > 100 && totals.seen.owed > 200, "{totals:?}");
-}
-
-fn swarms<S: Store>(seeds: impl Iterator<Item = u64>) -> Totals {
-    let mut all = Totals::default();
-    seeds.for_each(|seed| all += swarm::<S>(load(seed), 5));
-    println!("{all:?}");
-    assert!(all.seen.hits > 300 && all.faults > 2_000 && all.forgotten > 0);
-    all
-}
+store_tests!(Rig);
 
 #[test]
 fn no_fault_brings_a_wrong_value_back() {
@@ -348,13 +316,6 @@ fn no_fault_brings_a_wrong_value_back() {
 fn no_fault_and_no_power_cut_brings_a_wrong_value_back() {
     let all = swarms::<DurableRig>(0..60);
     assert!(all.power_cuts > 100 && all.lost_in_power_cuts > 100);
-}
-
-#[test]
-fn an_inspection_names_every_changed_byte_that_counts() {
-    let totals = inspect_names_damage::<Rig>(Load { stride: 7, ..load(6) });
-    println!("{totals:?}");
-    assert!(totals.faults > 1_000);
 }
 
 #[test]
@@ -518,13 +479,9 @@ fn a_write_while_a_reclaim_moves_its_content_changes_no_other_chunk() {
     values.sort_by_key(|value| Random(*value).below(CHUNK_BYTES.into()));
     let (short, long, chunks) = (values[0], values[49], 6);
     let (mut moved, mut stored) = (0, 0);
-    let calm = FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    };
     for seed in 0..600 {
         let (turns, written) = (seed / chunks, seed % chunks);
-        let medium = Arc::new(FaultyMedium::new(1 << 20, 3, calm.clone()));
+        let medium = Arc::new(FaultyMedium::new(1 << 20, 3, calm()));
         let options = Options {
             write_back: true,
             ..options()

@@ -5,7 +5,8 @@ use crate::common;
 
 use crate::common::{KINDS, Random, key, of_kind};
 use pumice::{CacheOptions, Cx, Meta, ObjectCache};
-use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, Payload};
+use pumice_device::{Device, FaultyDevice, FaultyMedium, Payload};
+use pumice_testkit::calm;
 use pumice_world::{Clock, Executor};
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -116,11 +117,7 @@ fn run<T>(executor: &Executor, cx: &Cx<FaultyDevice>, future: impl Future<Output
 }
 
 fn medium(seed: u64) -> Arc<FaultyMedium> {
-    let plan = FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    };
-    Arc::new(FaultyMedium::new(4 << 20, seed, plan))
+    Arc::new(FaultyMedium::new(4 << 20, seed, calm()))
 }
 
 #[test]

@@ -1,17 +1,13 @@
 //! A crash at every write and every log append of some workloads, and at every third or fifth of others. The last value comes back, or
 //! nothing. An object that stood on flash comes back, unless its block was chosen to be given up.
 
-use crate::common;
-
+use crate::common::dying::{Run, calm, crash_at};
 use crate::common::{
-    Entry, Model, Random, Rig, Weights, cascade, check_get, clock, drops_all, gdsf, key, ripq, sipq,
-    sipq_gdsf, step,
+    Entry, Model, Rig, Weights, cascade, check_get, clock, drops_all, gdsf, key, ripq, sipq, sipq_gdsf,
 };
 use pumice::{AdmissionOptions, CacheOptions, FlashWrite, HashLimit, LayoutOptions, Rule, Tier};
-use pumice_device::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
-use pumice_world::ManualClock;
+use pumice_device::FaultyDevice;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 const KEYS: u64 = 80;
 
@@ -75,13 +71,10 @@ impl OnFlash {
                 continue;
             };
             match rig.run(rig.cache.get(&rig.cx, &key(n))) {
-                None => {
-                    self.objects.remove(&n);
-                }
                 Some(object) if object.tier() == Tier::Flash => {
                     self.objects.insert(n, entry.clone());
                 }
-                Some(_) => {
+                _ => {
                     self.objects.remove(&n);
                 }
             }
@@ -118,34 +111,23 @@ fn weights() -> Weights {
     }
 }
 
-/// Steps until the medium has crashed or `steps` are done.
-fn run_until_crash(
-    rig: &Rig<FaultyDevice>,
-    medium: &FaultyMedium,
-    model: &mut Model,
-    random: &mut Random,
-    load: &Load,
-) -> OnFlash {
+/// Steps until the medium has crashed or those of the load are done.
+fn run_until_crash(run: &mut Run, rig: &Rig<FaultyDevice>, load: &Load) -> OnFlash {
     let mut on_flash = OnFlash::default();
     for n in 0..load.steps {
-        step(rig, model, random, &load.weights, n, KEYS, false);
+        run.live(rig, n..n + 1, KEYS);
         // Before the crash too: what the last step replaced need not be there.
         for n in 0..KEYS {
-            on_flash.changed(model, n);
+            on_flash.changed(&run.model, n);
         }
-        if medium.is_crashed() {
+        if run.medium.is_crashed() {
             break;
         }
         if load.look_every > 0 && n % load.look_every == 0 {
-            on_flash.look(rig, model);
+            on_flash.look(rig, &run.model);
         }
     }
     on_flash
-}
-
-/// What comes back is the newest value or that of before the step that was hit. What is missing is gone.
-fn reconcile(rig: &Rig<FaultyDevice>, model: &mut Model, what: &str) -> u64 {
-    common::after_crash::reconcile(rig, model, KEYS, what, |model, n| drop(model.live.remove(&n)))
 }
 
 fn crash_everywhere(seed: u64, dram_bytes: usize, flash_write: FlashWrite, flash_bytes: u64, steps: u64) {
@@ -161,29 +143,14 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
     let (mut crashes, mut served, mut stood, mut missing) = (0u64, 0u64, 0, 0);
     let mut counts = Counts::default();
     for point in (1 + seed % load.stride as u64..).step_by(load.stride) {
-        let medium = Arc::new(FaultyMedium::new(
-            flash_bytes,
-            seed,
-            FaultPlan {
-                delay: true,
-                ..FaultPlan::default()
-            },
-        ));
-        let clock = Arc::new(ManualClock::new(1_000));
-        let mut model = Model::default();
-        let mut random = Random(seed);
-        let device = || FaultyDevice::new(Arc::clone(&medium));
-        let rig = Rig::open(device(), Arc::clone(&clock), options);
-        let crash = Some(CrashPoint::WriteOrAppend(point));
-        medium.set_plan(FaultPlan {
-            crash,
-            delay: true,
-            ..FaultPlan::default()
-        });
-        let on_flash = run_until_crash(&rig, &medium, &mut model, &mut random, load);
-        let crashed = medium.is_crashed();
+        let mut run = Run::on(flash_bytes, seed, options);
+        run.weights = load.weights;
+        let rig = run.open();
+        run.medium.set_plan(crash_at(point));
+        let on_flash = run_until_crash(&mut run, &rig, load);
+        let crashed = run.medium.is_crashed();
         if !crashed {
-            medium.crash();
+            run.medium.crash();
         }
         // A reclaim that was under way ends, so that what it gave up is counted.
         rig.settle();
@@ -194,38 +161,28 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
         };
         let may_miss = given_up(&rig) - on_flash.given_up;
         drop(rig);
-        medium.restart();
+        run.medium.restart();
         crashes += 1;
 
         // Now and then recovery itself crashes, and starts over.
         if crashes % 3 == 0 {
-            let crash = Some(CrashPoint::WriteOrAppend(1 + crashes % 5));
-            medium.set_plan(FaultPlan {
-                crash,
-                delay: true,
-                ..FaultPlan::default()
-            });
-            if let Ok(rig) = Rig::try_open(device(), Arc::clone(&clock), options) {
-                drop(rig);
+            run.medium.set_plan(crash_at(1 + crashes % 5));
+            drop(run.try_open());
+            if !run.medium.is_crashed() {
+                run.medium.crash();
             }
-            if !medium.is_crashed() {
-                medium.crash();
-            }
-            medium.restart();
+            run.medium.restart();
         }
-        medium.set_plan(FaultPlan {
-            delay: true,
-            ..FaultPlan::default()
-        });
-        let rig = Rig::open(device(), Arc::clone(&clock), options);
+        run.medium.set_plan(calm());
+        let rig = run.open();
         assert!(!rig.recovered.discarded, "point {point}: {:?}", rig.recovered);
-        served += reconcile(&rig, &mut model, &format!("seed {seed}, crash at {point}"));
+        served += run.reconcile(&rig, KEYS, &format!("seed {seed}, crash at {point}"));
         // A device that is nearly full is reclaimed as soon as it is open.
         let may_miss = may_miss + given_up(&rig);
         let lost: Vec<_> = on_flash
             .objects
             .iter()
-            .filter(|(n, entry)| model.live.get(n) != Some(entry))
+            .filter(|(n, entry)| run.model.live.get(n) != Some(entry))
             .map(|(n, _)| *n)
             .collect();
         assert!(
@@ -243,32 +200,19 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
         missing += lost.len();
         rig.check();
         // Life goes on, and a second kill must not bring back what the first start left out.
-        for n in 0..30 {
-            step(
-                &rig,
-                &mut model,
-                &mut random,
-                &load.weights,
-                10_000 + n,
-                KEYS,
-                false,
-            );
-        }
+        run.live(&rig, 10_000..10_030, KEYS);
         rig.check();
         drop(rig);
-        medium.crash();
-        medium.restart();
-        let rig = Rig::open(device(), Arc::clone(&clock), options);
-        model.before.clear();
-        reconcile(
-            &rig,
-            &mut model,
-            &format!("seed {seed}, second start after a crash at {point}"),
-        );
+        run.medium.crash();
+        run.medium.restart();
+        let rig = run.open();
+        run.model.before.clear();
+        let what = format!("seed {seed}, second start after a crash at {point}");
+        run.reconcile(&rig, KEYS, &what);
         // What was there a moment ago is there, unless a block was given up: a device that is nearly full is reclaimed while it is read.
-        let misses = model.misses;
-        (0..KEYS).for_each(|n| check_get(&rig, &mut model, n, false));
-        let misses = model.misses - misses;
+        let misses = run.model.misses;
+        (0..KEYS).for_each(|n| check_get(&rig, &mut run.model, n, false));
+        let misses = run.model.misses - misses;
         // Whose mapping is on flash is dropped with its block without a look at whether it was live.
         let unseen = rig.cache.books().overwritten.0;
         let given_up = given_up(&rig)

@@ -2,7 +2,8 @@
 
 use crate::common::{Rig, cascade, cascade_layouts, key, ripq, sipq};
 use pumice::CacheOptions;
-use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_device::{FaultyDevice, FaultyMedium};
+use pumice_testkit::calm;
 use pumice_world::ManualClock;
 use std::sync::Arc;
 
@@ -27,14 +28,7 @@ fn kinds() -> Vec<CacheOptions> {
 
 /// `clean` says of each of the four stops whether it is one, or a kill.
 fn forget_and_restart(options: CacheOptions, clean: [bool; 4], later: Option<u32>) {
-    let medium = Arc::new(FaultyMedium::new(
-        4 << 20,
-        1,
-        FaultPlan {
-            delay: true,
-            ..FaultPlan::default()
-        },
-    ));
+    let medium = Arc::new(FaultyMedium::new(4 << 20, 1, calm()));
     let clock = Arc::new(ManualClock::new(1_000));
     let open = || {
         let device = FaultyDevice::new(Arc::clone(&medium));

@@ -77,8 +77,7 @@ fn a_device_that_answers_again_is_told_that_it_was_taken_out() {
 #[test]
 fn a_single_operation_that_hangs_is_found_out() {
     let mut marked = 0;
-    // Of these none hangs while the device is told: that is tried again later, and would count as an operation here.
-    for seed in 72..96 {
+    for seed in 0..24 {
         let mut run = Run::new(seed, of_kind(seed));
         let rig = run.filled();
         run.die(&rig, FaultPlan { hang: 0.02, ..calm() });

@@ -1,13 +1,11 @@
 //! What `pumice inspect` says of devices that the engine has written: nothing is wrong after a clean stop or a crash, under any
 //! layout and index, and every bit that is changed where it counts is named.
 
-use crate::common;
-
-use crate::common::{Model, Random, Rig, Weights, cascade, cascade_layouts, key, ripq, sipq, step};
+use crate::common::dying::{Run, crash_at};
+use crate::common::{Random, Rig, Weights, cascade, cascade_layouts, key, ripq, sipq};
 use pumice::{CacheOptions, CascadeOptions, Durability, IndexOptions};
-use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_device::{Device, FaultPlan, FaultyDevice};
 use pumice_flash::inspect::{Finding, Part, Severity, Sink, Summary, inspect};
-use pumice_world::ManualClock;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,76 +47,52 @@ fn caches() -> Vec<CacheOptions> {
     of_full.into_iter().chain(of_cascade).collect()
 }
 
-fn weights() -> Weights {
-    Weights {
-        get: 16,
-        set: 32,
-        large: 1,
-        delete: 6,
-        append: 2,
-        touch: 1,
-        flush: 0,
-        tick: 1,
-    }
-}
-
 /// A cache on a medium of its own.
 struct Made {
-    medium: Arc<FaultyMedium>,
-    clock: Arc<ManualClock>,
-    options: CacheOptions,
-    model: Model,
-    random: Random,
-    steps: u64,
+    run: Run,
     /// Whether objects are small and many: where pages have room for many mappings there must be many.
     is_small: bool,
 }
 
 impl Made {
     fn new(seed: u64, options: CacheOptions) -> Self {
+        let mut run = Run::on(FLASH_BYTES, seed, options);
+        run.medium.set_plan(FaultPlan::default());
+        run.weights = Weights::mixed();
         Self {
-            medium: Arc::new(FaultyMedium::new(FLASH_BYTES, seed, FaultPlan::default())),
-            clock: Arc::new(ManualClock::new(1_000)),
-            options,
-            model: Model::default(),
-            random: Random(seed),
-            steps: 0,
+            run,
             is_small: options.index == whole_pages(),
         }
     }
 
     fn open(&mut self) -> Rig<FaultyDevice> {
-        let device = FaultyDevice::new(Arc::clone(&self.medium));
-        let rig = Rig::open(device, Arc::clone(&self.clock), self.options);
+        let rig = self.run.open();
         if !self.is_small {
             // The step that a crash hit may have happened or not.
-            let lost = |model: &mut Model, n| drop(model.live.remove(&n));
-            common::after_crash::reconcile(&rig, &mut self.model, 400, "inspect", lost);
-            self.model.before.clear();
+            self.run.reconcile(&rig, 400, "inspect");
         }
         rig
     }
 
     /// Goes on until `steps` are done or the device has crashed.
     fn work(&mut self, rig: &Rig<FaultyDevice>, steps: u64) {
-        let steps = if self.is_small { 6 * steps } else { steps };
-        for _ in 0..steps {
-            self.steps += 1;
-            if self.is_small {
-                let name = key(self.random.below(12_000));
-                if self.random.below(12) == 0 {
-                    rig.run(rig.cache.delete(&rig.cx, &name));
-                } else {
-                    rig.set(&name, b"small");
-                }
-                if self.steps.is_multiple_of(50) {
-                    rig.settle();
-                }
+        let run = &mut self.run;
+        let first = run.steps + 1;
+        run.steps += if self.is_small { 6 * steps } else { steps };
+        if !self.is_small {
+            return run.live(rig, first..run.steps + 1, 400);
+        }
+        for n in first..run.steps + 1 {
+            let name = key(run.random.below(12_000));
+            if run.random.below(12) == 0 {
+                rig.run(rig.cache.delete(&rig.cx, &name));
             } else {
-                let (model, random) = (&mut self.model, &mut self.random);
-                step(rig, model, random, &weights(), self.steps, 400, false);
+                rig.set(&name, b"small");
             }
-            if self.medium.is_crashed() {
+            if n.is_multiple_of(50) {
+                rig.settle();
+            }
+            if run.medium.is_crashed() {
                 break;
             }
         }
@@ -126,10 +100,11 @@ impl Made {
 
     /// The bytes on the medium, whatever has happened to it.
     fn bytes(&self) -> Vec<u8> {
-        self.medium.restart();
-        self.medium.set_plan(FaultPlan::default());
-        let mut bytes = vec![0; self.medium.capacity() as usize];
-        let device = FaultyDevice::new(Arc::clone(&self.medium));
+        let medium = &self.run.medium;
+        medium.restart();
+        medium.set_plan(FaultPlan::default());
+        let mut bytes = vec![0; medium.capacity() as usize];
+        let device = FaultyDevice::new(Arc::clone(medium));
         device.read_log(0, &mut bytes).unwrap();
         bytes
     }
@@ -154,7 +129,7 @@ fn killed(seed: u64, options: CacheOptions) -> Vec<u8> {
     let rig = made.open();
     made.work(&rig, 3_000);
     drop(rig);
-    made.medium.crash();
+    made.run.medium.crash();
     made.bytes()
 }
 
@@ -218,9 +193,9 @@ fn nothing_is_wrong_with_a_cache_without_a_log_or_in_the_place_of_another() {
         };
         let mut made = Made::new(1, options);
         for (life, reformat) in [(1, false), (2, true), (3, true)] {
-            made.options.random = [life, life];
-            made.options.reformat = reformat;
-            made.model = Model::default();
+            made.run.options.random = [life, life];
+            made.run.options.reformat = reformat;
+            made.run.model = Default::default();
             let rig = made.open();
             // The log of the first gets longer than that of those after it.
             made.work(&rig, if reformat { 1 } else { 3_000 });
@@ -237,6 +212,17 @@ fn nothing_is_wrong_with_a_cache_without_a_log_or_in_the_place_of_another() {
     }
 }
 
+fn nothing_is_wrong(made: &Made, what: &str) -> Summary {
+    let (summary, heard) = look(&made.bytes());
+    let options = made.run.options;
+    assert_eq!(
+        heard.wrong(),
+        Vec::<String>::new(),
+        "{options:?}, {what}: {summary:?}"
+    );
+    summary
+}
+
 #[test]
 fn nothing_is_wrong_after_a_crash_at_any_point_and_after_starts_that_follow() {
     let (mut leftovers, mut leftovers_later, mut crashes) = (0, 0, 0);
@@ -245,35 +231,22 @@ fn nothing_is_wrong_after_a_crash_at_any_point_and_after_starts_that_follow() {
             let mut made = Made::new(n * 1_000 + point, options);
             let rig = made.open();
             made.work(&rig, 200);
-            let crash = Some(CrashPoint::WriteOrAppend(1 + made.random.below(1_500)));
-            made.medium.set_plan(FaultPlan {
-                crash,
-                delay: true,
-                ..FaultPlan::default()
-            });
+            made.run
+                .medium
+                .set_plan(crash_at(1 + made.run.random.below(1_500)));
             made.work(&rig, 3_000);
             drop(rig);
-            crashes += u64::from(made.medium.is_crashed());
-            made.medium.crash();
-            let (summary, heard) = look(&made.bytes());
-            assert_eq!(
-                heard.wrong(),
-                Vec::<String>::new(),
-                "{options:?}, point {point}: {summary:?}"
-            );
+            crashes += u64::from(made.run.medium.is_crashed());
+            made.run.medium.crash();
+            let summary = nothing_is_wrong(&made, &format!("point {point}"));
             leftovers += summary.leftovers;
             // What was torn stands there until its block goes, and later starts find no more wrong with it.
             for life in 0..2 {
                 let rig = made.open();
                 made.work(&rig, 60);
                 drop(rig);
-                made.medium.crash();
-                let (summary, heard) = look(&made.bytes());
-                assert_eq!(
-                    heard.wrong(),
-                    Vec::<String>::new(),
-                    "{options:?}, point {point}, start {life} after it: {summary:?}"
-                );
+                made.run.medium.crash();
+                let summary = nothing_is_wrong(&made, &format!("point {point}, start {life} after it"));
                 leftovers_later += summary.leftovers;
             }
         }
@@ -286,14 +259,9 @@ fn nothing_is_wrong_after_a_crash_at_any_point_and_after_starts_that_follow() {
                 made.stop(rig);
             } else {
                 drop(rig);
-                made.medium.crash();
+                made.run.medium.crash();
             }
-            let (summary, heard) = look(&made.bytes());
-            assert_eq!(
-                heard.wrong(),
-                Vec::<String>::new(),
-                "{options:?}, life {life}: {summary:?}"
-            );
+            nothing_is_wrong(&made, &format!("life {life}"));
         }
     }
     assert!(

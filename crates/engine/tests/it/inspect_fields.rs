@@ -5,7 +5,7 @@ use crate::common::{Model, Random, Rig, Weights, cascade, sipq, step};
 use pumice::{CacheOptions, IndexOptions, LayoutOptions};
 use pumice_blocks::footer::{Trailer, decode_entries, encode_footer};
 use pumice_blocks::log::Kind;
-use pumice_blocks::superblock::FORMAT;
+use pumice_blocks::superblock::{FORMAT, Superblock};
 use pumice_device::{Device, MemDevice, MemMedium};
 use pumice_flash::footer::FooterEntry;
 use pumice_flash::inspect::{Finding, InspectError, Severity, Sink, Summary, inspect};
@@ -37,10 +37,10 @@ struct Image {
 
 impl Image {
     fn new(index: IndexOptions, clean: bool) -> Self {
-        Self::with(index, LayoutOptions::default(), clean)
+        Self::of(index, LayoutOptions::default(), clean)
     }
 
-    fn with(index: IndexOptions, layout: LayoutOptions, clean: bool) -> Self {
+    fn of(index: IndexOptions, layout: LayoutOptions, clean: bool) -> Self {
         let medium = Arc::new(MemMedium::new(FLASH_BYTES));
         let options = CacheOptions {
             dram_bytes: 640 << 10,
@@ -52,16 +52,7 @@ impl Image {
         };
         let device = MemDevice::new(medium);
         let rig = Rig::open(device.clone(), Arc::new(ManualClock::new(1_000)), options);
-        let weights = Weights {
-            get: 16,
-            set: 32,
-            large: 1,
-            delete: 6,
-            append: 2,
-            touch: 1,
-            flush: 0,
-            tick: 1,
-        };
+        let weights = Weights::mixed();
         let (mut model, mut random) = (Model::default(), Random(5));
         for n in 0..3_000 {
             step(&rig, &mut model, &mut random, &weights, n, 400, false);
@@ -89,12 +80,27 @@ impl Image {
         &self.bytes[self.block_at(block)..][..BLOCK]
     }
 
+    /// A copy with a change.
+    fn edited(&self, edit: impl FnOnce(&mut Self)) -> Self {
+        let mut image = self.clone();
+        edit(&mut image);
+        image
+    }
+
+    /// A copy with other bytes from `at` on.
+    fn with(&self, at: usize, bytes: &[u8]) -> Self {
+        self.edited(|image| image.bytes[at..at + bytes.len()].copy_from_slice(bytes))
+    }
+
+    /// A copy with zeros.
+    fn without(&self, range: std::ops::Range<usize>) -> Self {
+        self.edited(|image| image.bytes[range].fill(0))
+    }
+
     /// Whether losing a block is wrong.
     fn counts(&self, block: u32) -> bool {
-        let mut without = self.clone();
         let at = self.block_at(block);
-        without.bytes[at..at + BLOCK].fill(0);
-        !without.wrong().is_empty()
+        !self.without(at..at + BLOCK).wrong().is_empty()
     }
 
     /// A block that does not count.
@@ -131,18 +137,20 @@ impl Image {
         self.bytes[end - footer.len()..end].copy_from_slice(&footer);
     }
 
-    /// Changes the stream of a checkpoint that is one block long, and makes its sums right.
-    fn edit_checkpoint(&mut self, edit: impl FnOnce(&mut [u8])) {
+    /// A copy with a change of the stream of its checkpoint, which is one block long, and right sums.
+    fn with_checkpoint(&self, edit: impl FnOnce(&mut [u8])) -> Self {
         let checkpoint = self.summary.checkpoint.expect("there is one");
         assert_eq!(checkpoint.blocks, 1, "the sums are made for one chunk");
         let (at, cache_id) = (self.block_at(checkpoint.first_block), self.cache_id());
-        let stream = &mut self.bytes[at + SECTOR..][..checkpoint.bytes as usize];
-        edit(stream);
-        let crc = checksum(cache_id, &[stream]);
-        let header = &mut self.bytes[at..at + 40];
-        header[32..40].copy_from_slice(&u64::from(crc).to_le_bytes());
-        let crc = checksum(cache_id, &[&header[4..]]);
-        header[..4].copy_from_slice(&crc.to_le_bytes());
+        self.edited(|image| {
+            let stream = &mut image.bytes[at + SECTOR..][..checkpoint.bytes as usize];
+            edit(stream);
+            let crc = checksum(cache_id, &[stream]);
+            let header = &mut image.bytes[at..at + 40];
+            header[32..40].copy_from_slice(&u64::from(crc).to_le_bytes());
+            let crc = checksum(cache_id, &[&header[4..]]);
+            header[..4].copy_from_slice(&crc.to_le_bytes());
+        })
     }
 
     fn edit_record(&mut self, block: u32, entry: &FooterEntry, edit: impl FnOnce(&mut RecordHeader)) {
@@ -189,10 +197,9 @@ fn trailers_and_footers() {
     // What is changed there may make it longer.
     let in_footer = at + BLOCK - trailer.footer_len() - 32..at + BLOCK - 64;
     let change = |cache_id: u64, trailer: Trailer, edit: &dyn Fn(&mut Vec<FooterEntry>)| {
-        let (mut image, mut entries) = (image.clone(), entries.clone());
+        let mut entries = entries.clone();
         edit(&mut entries);
-        image.put_footer(block, cache_id, &trailer, &entries);
-        image
+        image.edited(|image| image.put_footer(block, cache_id, &trailer, &entries))
     };
     let same = |_: &mut Vec<FooterEntry>| {};
     let later = Trailer {
@@ -221,12 +228,12 @@ fn trailers_and_footers() {
     change(id, trailer, &|entries| entries[3].expiry += 7).names(record.clone(), "not as the footer says");
     change(id, trailer, &|entries| entries[3].len -= 16).names(record, "damaged");
 
-    let mut blank = image.clone();
-    blank.bytes[at + BLOCK - 64..at + BLOCK].fill(0);
-    blank.names(in_trailer.clone(), "no trailer of this cache stands there");
-    let mut mixed = image.clone();
-    mixed.bytes[at + BLOCK - 40..at + BLOCK - 30].fill(0x5A);
-    mixed.names(in_trailer, "no trailer of this cache stands there");
+    image
+        .without(in_trailer.clone())
+        .names(in_trailer.clone(), "no trailer of this cache stands there");
+    image
+        .with(at + BLOCK - 40, &[0x5A; 10])
+        .names(in_trailer, "no trailer of this cache stands there");
 }
 
 #[test]
@@ -236,29 +243,23 @@ fn records_and_whole_blocks() {
     let at = image.block_at(block);
     let entry = &entries[3];
     let record = at + entry.offset as usize..at + (entry.offset + entry.len) as usize;
-    let edited = |edit: &dyn Fn(&mut RecordHeader)| {
-        let mut image = image.clone();
-        image.edit_record(block, entry, edit);
-        image
-    };
+    let edited =
+        |edit: &dyn Fn(&mut RecordHeader)| image.edited(|image| image.edit_record(block, entry, edit));
     edited(&|header| header.sequence += 1).names(record.clone(), "of a former life");
     edited(&|header| header.version -= 1).names(record.clone(), "not as the footer says");
     edited(&|header| header.value_crc ^= 6).names(record.clone(), "damaged");
     edited(&|header| header.value_len += 64).names(record.clone(), "damaged");
-    let mut torn = image.clone();
-    torn.bytes[record.start + 1..record.start + 20].fill(0x5A);
-    torn.names(record, "damaged");
+    image.with(record.start + 1, &[0x5A; 19]).names(record, "damaged");
 
     // A misdirected write: one block stands where another must.
     for target in [image.free(), image.sealed().0] {
         let source = (0..target).chain(target + 1..).find(|other| {
             Trailer::decode(image.cache_id(), image.block(*other)).is_some_and(|found| found.block == *other)
         });
-        let source = image.block(source.unwrap()).to_vec();
-        let mut image = image.clone();
         let at = image.block_at(target);
-        image.bytes[at..at + BLOCK].copy_from_slice(&source);
-        image.names(at..at + BLOCK, "the trailer of block");
+        image
+            .with(at, image.block(source.unwrap()))
+            .names(at..at + BLOCK, "the trailer of block");
     }
 }
 
@@ -271,11 +272,7 @@ fn checkpoints() {
     let (sealed, ..) = image.sealed();
     let blocks = superblock.geometry.blocks as usize;
     let row = |block: u32| 20 + 17 * block as usize;
-    let edited = |edit: &dyn Fn(&mut [u8])| {
-        let mut image = image.clone();
-        image.edit_checkpoint(edit);
-        image
-    };
+    let edited = |edit: &dyn Fn(&mut [u8])| image.with_checkpoint(edit);
     let in_it = at + SECTOR..at + BLOCK;
     let trailer_at = |block: u32| image.block_at(block) + BLOCK - 64;
     let in_trailer = |block: u32| trailer_at(block)..trailer_at(block) + 64;
@@ -309,27 +306,26 @@ fn checkpoints() {
     })
     .names(in_it, "outside all blocks");
 
-    let mut cut = image.clone();
-    cut.bytes[at..at + 40].fill(0);
-    cut.names(at..at + 40, "the header of its part 0 is not there, or damaged");
-    let mut moved = image.clone();
+    image
+        .without(at..at + 40)
+        .names(at..at + 40, "the header of its part 0 is not there, or damaged");
     let mut leads = superblock;
-    leads.checkpoints[0].first_block = superblock.geometry.blocks;
     let slot = leads.slot_offset() as usize;
-    moved.bytes[slot..slot + SECTOR].copy_from_slice(&leads.encode());
+    leads.checkpoints[0].first_block = superblock.geometry.blocks;
+    let moved = image.with(slot, &leads.encode());
     moved.names(slot..slot + SECTOR, "its chain leads to block");
     leads.checkpoints[0].first_block = checkpoint.first_block;
     leads.checkpoints[0].len += 1;
-    moved.bytes[slot..slot + SECTOR].copy_from_slice(&leads.encode());
+    let moved = image.with(slot, &leads.encode());
     moved.names(at..at + BLOCK, "and the superblock says");
     leads.checkpoints[0].id += 1;
-    moved.bytes[slot..slot + SECTOR].copy_from_slice(&leads.encode());
+    let moved = image.with(slot, &leads.encode());
     moved.names(at..at + BLOCK, "the header of its part 0");
 }
 
 #[test]
 fn the_queue_of_sipq_in_a_checkpoint() {
-    let image = Image::with(IndexOptions::Full, sipq(), true);
+    let image = Image::of(IndexOptions::Full, sipq(), true);
     let checkpoint = image.summary.checkpoint.unwrap();
     let at = image.block_at(checkpoint.first_block) + SECTOR;
     let stream = &image.bytes[at..][..checkpoint.bytes as usize];
@@ -344,11 +340,7 @@ fn the_queue_of_sipq_in_a_checkpoint() {
     let fill = end - keys * key_bytes - 4 - 13;
     let (full, blocks, mean) = (fill, fill + 1..fill + 5, fill + 5..fill + 13);
     assert_eq!(stream[full], 1, "it has been full");
-    let edited = |edit: &dyn Fn(&mut [u8])| {
-        let mut image = image.clone();
-        image.edit_checkpoint(edit);
-        image
-    };
+    let edited = |edit: &dyn Fn(&mut [u8])| image.with_checkpoint(edit);
     let geometry = image.summary.superblock.geometry;
     let put_blocks = |stream: &mut [u8], number: u32| {
         stream[blocks.clone()].copy_from_slice(&number.to_le_bytes());
@@ -383,12 +375,8 @@ fn superblocks() {
     let image = Image::new(IndexOptions::Full, true);
     let newest = image.summary.superblock;
     let other = SECTOR - newest.slot_offset() as usize;
-    let with = |sector: Vec<u8>| {
-        let mut image = image.clone();
-        image.bytes[other..other + SECTOR].copy_from_slice(&sector);
-        image
-    };
-    let older = pumice_blocks::superblock::Superblock {
+    let with = |sector: Vec<u8>| image.with(other, &sector);
+    let older = Superblock {
         generation: newest.generation - 1,
         ..newest
     };
@@ -398,6 +386,13 @@ fn superblocks() {
         0 => "the generation does not fit",
         _ => "the other slot",
     };
+    let changed = |change: &dyn Fn(&mut Superblock)| {
+        let mut older = older;
+        change(&mut older);
+        older.encode()
+    };
+    let mut damaged = older.encode();
+    damaged[40..48].fill(0x5A);
     for (sector, words) in [
         (vec![0; SECTOR], "all zero"),
         (vec![7; SECTOR], "does not begin with `PUMICE`"),
@@ -406,50 +401,28 @@ fn superblocks() {
             copied,
         ),
         (
-            {
-                let mut older = older;
+            changed(&|older| {
                 let settings = pumice_flash::Settings {
                     layout: pumice::LayoutName::Sipq,
                     ..image.summary.settings
                 };
                 older.own = settings.encode();
-                older.encode()
-            },
+            }),
             "the copies disagree: the settings",
         ),
         (
-            {
-                let mut older = older;
-                older.store.format += 1;
-                older.encode()
-            },
+            changed(&|older| older.store.format += 1),
             "the copies disagree: the store",
         ),
         (
-            {
-                let mut older = older;
-                older.cache_id += 1;
-                older.generation -= 2;
-                older.encode()
-            },
+            changed(&|older| (older.cache_id, older.generation) = (older.cache_id + 1, older.generation - 2)),
             "the copies disagree: the cache id",
         ),
         (
-            {
-                let mut older = older;
-                older.generation -= 2;
-                older.encode()
-            },
+            changed(&|older| older.generation -= 2),
             "the copies disagree: the generation",
         ),
-        (
-            {
-                let mut sector = older.encode();
-                sector[40..48].fill(0x5A);
-                sector
-            },
-            "its checksum is wrong",
-        ),
+        (damaged, "its checksum is wrong"),
     ] {
         let slot = if words == copied {
             0..2 * SECTOR
@@ -467,16 +440,10 @@ fn the_log() {
     assert!(log.records > 20, "{log:?}");
     let middle = log.next - 5;
     let slot = image.slot_at(middle)..image.slot_at(middle) + 32;
-    let mut holed = image.clone();
-    holed.bytes[slot.clone()].fill(0);
+    let holed = image.without(slot.clone());
     holed.names(slot.clone(), "are missing before the log's end");
     let record = LogRecord::decode(image.cache_id(), &image.bytes[slot.clone()]).unwrap();
-    let with = |record: LogRecord| {
-        let mut image = image.clone();
-        let record = record.encode(image.cache_id());
-        image.bytes[slot.clone()].copy_from_slice(&record);
-        image
-    };
+    let with = |record: LogRecord| image.with(slot.start, &record.encode(image.cache_id()));
     with(LogRecord {
         position: middle + 1,
         ..record
@@ -499,12 +466,11 @@ fn the_log() {
         a: 1 << 40,
         ..record
     };
-    with(never).names(slot, "can never be");
+    with(never).names(slot.clone(), "can never be");
     // A log that ends before a checkpoint that was written later.
     let checkpoint = image.summary.superblock.checkpoints[0];
-    let mut lost = image.clone();
-    let geometry = lost.summary.superblock.geometry;
-    lost.bytes[geometry.log_offset as usize..geometry.data_offset as usize].fill(0);
+    let geometry = image.summary.superblock.geometry;
+    let lost = image.without(geometry.log_offset as usize..geometry.data_offset as usize);
     assert!(checkpoint.id != 0 && checkpoint.log_start > 0, "{checkpoint:?}");
     let wrong = lost.wrong();
     let is_lost = |finding: &Finding| finding.what.contains("the log is not the one that was written");
@@ -515,11 +481,7 @@ fn the_log() {
 fn pages_of_mappings() {
     let image = Image::new(cascade(), true);
     let is_page = |at: &usize| image.bytes[at + 4..at + 8] == *b"PMAP";
-    let named = |at: &usize| {
-        let mut without = image.clone();
-        without.bytes[*at..at + SECTOR].fill(0);
-        !without.wrong().is_empty()
-    };
+    let named = |at: &usize| !image.without(*at..at + SECTOR).wrong().is_empty();
     let data = image.summary.superblock.geometry.data_offset as usize;
     let pages: Vec<usize> = (data..image.bytes.len())
         .step_by(SECTOR)
@@ -531,12 +493,11 @@ fn pages_of_mappings() {
         panic!("{pages:?}")
     };
     let with = |edit: &dyn Fn(&mut [u8])| {
-        let (mut image, id) = (image.clone(), image.cache_id());
-        let sector = &mut image.bytes[first..first + SECTOR];
-        edit(sector);
-        let crc = checksum(id, &[&sector[4..]]);
+        let mut sector = image.bytes[first..first + SECTOR].to_vec();
+        edit(&mut sector);
+        let crc = checksum(image.cache_id(), &[&sector[4..]]);
         sector[..4].copy_from_slice(&crc.to_le_bytes());
-        image
+        image.with(first, &sector)
     };
     let place = first..first + SECTOR;
     let other = image.bytes[second..second + SECTOR].to_vec();
@@ -547,8 +508,7 @@ fn pages_of_mappings() {
     with(&|sector| sector[33] = 9).names(place.clone(), "too many entries");
     with(&|sector| sector[24] = 1).names(place.clone(), "damaged, or not there");
     with(&|sector| sector[40..52].fill(0xFF)).names(place.clone(), "not in order of tags");
-    let mut blank = image.clone();
-    blank.bytes[place.clone()].fill(0);
+    let blank = image.without(place.clone());
     blank.names(place, "damaged, or not there");
 }
 
@@ -568,24 +528,24 @@ fn what_is_no_cache_is_told_apart() {
     );
     assert!(matches!(look(&vec![0; 1 << 20]), InspectError::Blank));
     assert!(matches!(look(&vec![7; 1 << 20]), InspectError::NotACache));
-    let mut newer = image.bytes.clone();
-    for slot in newer[..2 * SECTOR].chunks_exact_mut(SECTOR) {
-        slot[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
-        let crc = checksum(0, &[&slot[..12], &slot[16..]]);
-        slot[12..16].copy_from_slice(&crc.to_le_bytes());
-    }
+    // Superblocks that are whole.
+    let with_slots = |edit: &dyn Fn(&mut [u8])| {
+        let mut bytes = image.bytes.clone();
+        for slot in bytes[..2 * SECTOR].chunks_exact_mut(SECTOR) {
+            edit(slot);
+            let crc = checksum(0, &[&slot[..12], &slot[16..]]);
+            slot[12..16].copy_from_slice(&crc.to_le_bytes());
+        }
+        bytes
+    };
+    let newer = with_slots(&|slot| slot[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes()));
     assert!(matches!(look(&newer), InspectError::OtherFormat(found) if found == FORMAT + 1));
     let mut damaged = image.bytes.clone();
     damaged[100] ^= 1;
     damaged[SECTOR + 100] ^= 1;
     assert!(matches!(look(&damaged), InspectError::Damaged));
-    // A layout that there is not, in superblocks that are whole.
-    let mut unknown = image.bytes.clone();
-    for slot in unknown[..2 * SECTOR].chunks_exact_mut(SECTOR) {
-        slot[176 + 8] = 99;
-        let crc = checksum(0, &[&slot[..12], &slot[16..]]);
-        slot[12..16].copy_from_slice(&crc.to_le_bytes());
-    }
+    // A layout that there is not.
+    let unknown = with_slots(&|slot| slot[176 + 8] = 99);
     assert!(matches!(
         look(&unknown),
         InspectError::UnknownSettings { at: 0 | 4096 }
@@ -619,10 +579,11 @@ fn no_bytes_make_it_panic_or_take_memory() {
     let image = Image::new(IndexOptions::Full, true);
     let len = image.summary.checkpoint.unwrap().bytes;
     for _ in 0..200 {
-        let mut image = image.clone();
         let (at, with) = (random.below(len - 8) as usize, random.next_u64());
         let width = [1, 2, 4, 8][random.below(4) as usize];
-        image.edit_checkpoint(|stream| stream[at..at + width].copy_from_slice(&with.to_le_bytes()[..width]));
-        let _ = image.wrong();
+        let edited = image.with_checkpoint(|stream| {
+            stream[at..at + width].copy_from_slice(&with.to_le_bytes()[..width]);
+        });
+        let _ = edited.wrong();
     }
 }

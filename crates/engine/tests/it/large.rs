@@ -9,6 +9,7 @@ use pumice_device::{
     CountingDevice, Device as _, DeviceCounters, FaultPlan, FaultyDevice, FaultyMedium, MemDevice, MemMedium,
     Payload,
 };
+use pumice_testkit::calm;
 use pumice_world::ManualClock;
 use std::future::Future as _;
 use std::pin::pin;
@@ -139,10 +140,7 @@ fn slices_are_read_several_at_once() {
         rig.settle();
     }
     // From here on an operation is under way until a turn of the device.
-    medium.set_plan(FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    });
+    medium.set_plan(calm());
     let mut get = pin!(rig.cache.get(&rig.cx, name));
     let mut context = Context::from_waker(Waker::noop());
     let (mut before, mut most) = (counters.snapshot().reads, 0);

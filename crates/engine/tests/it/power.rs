@@ -1,7 +1,7 @@
 //! With durability `power`, what was answered holds after a power cut also where its log record could not be stored: what the answer
 //! stands on then, the mark in the superblocks, is flushed first.
 
-use crate::common::dying::{KEYS, Run, calm};
+use crate::common::dying::{KEYS, Run, volatile};
 use crate::common::{KINDS, Rig, key, of_kind};
 use pumice::{CacheOptions, Durability};
 use pumice_blocks::geometry::{Geometry, LOG_RECORD_BYTES};
@@ -16,13 +16,6 @@ fn power(kind: u64) -> CacheOptions {
 
 fn geometry(run: &Run) -> Geometry {
     Geometry::plan(run.medium.capacity(), 64 << 10).unwrap()
-}
-
-fn volatile() -> FaultPlan {
-    FaultPlan {
-        volatile: true,
-        ..calm()
-    }
 }
 
 fn cut_power(run: &Run, rig: Rig<FaultyDevice>) -> Rig<FaultyDevice> {

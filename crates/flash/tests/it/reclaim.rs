@@ -4,9 +4,10 @@ use crate::common;
 
 use crate::common::{Random, Rig, options, ripq, sipq};
 use pumice_blocks::Durability;
-use pumice_device::{Device, FaultPlan, FaultyMedium};
+use pumice_device::{Device, FaultyMedium};
 use pumice_flash::{LayoutOptions, OpenOptions, RECLAIM_READ_BYTES};
 use pumice_record::HEADER_BYTES;
+use pumice_testkit::calm;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -15,11 +16,7 @@ const NOW: u32 = 1_000;
 
 /// A medium whose reads and writes are done when the device turns.
 fn slow_medium(bytes: u64) -> Arc<FaultyMedium> {
-    let plan = FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    };
-    Arc::new(FaultyMedium::new(bytes, 4, plan))
+    Arc::new(FaultyMedium::new(bytes, 4, calm()))
 }
 
 fn open(bytes: u64, keys: u64, layout: LayoutOptions, buffers_max: usize) -> Rig {

@@ -8,6 +8,7 @@ use pumice_blocks::{Durability, IN_A_ROW_MAX};
 use pumice_device::{AlignedBuf, FaultPlan, FaultyMedium};
 use pumice_flash::log::LogRecord;
 use pumice_flash::{LayoutName, LayoutOptions, LogKind, OpenOptions, Work};
+use pumice_testkit::calm;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -311,14 +312,7 @@ fn a_log_longer_than_the_table_of_void_versions_is_read_in_rounds() {
 
 #[test]
 fn a_move_that_is_broken_off_goes_on_with_the_rest() {
-    let medium = Arc::new(FaultyMedium::new(
-        4 << 20,
-        9,
-        FaultPlan {
-            delay: true,
-            ..FaultPlan::default()
-        },
-    ));
+    let medium = Arc::new(FaultyMedium::new(4 << 20, 9, calm()));
     let mut options = options(Durability::Process);
     options.layout = common::ripq();
     options.buffers_max = 12;

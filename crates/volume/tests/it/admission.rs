@@ -2,7 +2,7 @@
 
 use crate::backing::FaultyBacking;
 use crate::case::{Case, bytes_of, content, wide};
-use crate::rig::{CHUNK, Rig, calm, settings};
+use crate::rig::{CHUNK, Rig, settings, volatile};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use pumice_admit::{Rule, WriteBudget};
@@ -59,7 +59,7 @@ impl Swept {
             ..settings(mode, 1)
         };
         (settings.cache.mappings, settings.cache.contents) = (2_000, 2_000);
-        let medium = Arc::new(FaultyMedium::new(4 << 20, 1, calm()));
+        let medium = Arc::new(FaultyMedium::new(4 << 20, 1, volatile()));
         let rig = Rig::open_with(&settings, &medium, &backing, split).unwrap();
         let swept = Self { rig, backing };
         (0..1_500).for_each(|number| swept.read(number * 7 % 1_500));
@@ -211,7 +211,7 @@ fn a_rule_refuses_nothing_on_a_device_that_has_failed() {
     let swept_by = Swept::new(NEVER, Mode::WriteThrough);
     swept_by.rig.device.medium().set_plan(FaultPlan {
         write_error: 1.0,
-        ..calm()
+        ..volatile()
     });
     // Until a block of these is written.
     let store = swept_by.rig.volume.shared().store().unwrap();
@@ -311,7 +311,7 @@ fn a_stream_that_is_refused_reads_each_byte_once() {
         settings.dram_bytes = dram_chunks * CHUNK;
         settings.read_ahead_bytes = (ahead_chunks * CHUNK) as u64;
         // Full, so that nothing enters.
-        let medium = Arc::new(FaultyMedium::new(1 << 20, 1, calm()));
+        let medium = Arc::new(FaultyMedium::new(1 << 20, 1, volatile()));
         let backing = FaultyBacking::new(CHUNKS * CHUNK, 1);
         let full = Settings {
             write_budget: None,
@@ -491,7 +491,7 @@ fn requests_at_once_do_not_overdraw_the_budget() {
         let backing = FaultyBacking::new(CHUNKS * CHUNK, 1);
         let bytes: Vec<u8> = (0..CHUNKS).flat_map(|chunk| content(chunk, 0)).collect();
         backing.write_elsewhere(0, &bytes);
-        let medium = Arc::new(FaultyMedium::new(2 << 20, 1, calm()));
+        let medium = Arc::new(FaultyMedium::new(2 << 20, 1, volatile()));
         let mut settings = settings(mode, 1);
         (settings.cache.mappings, settings.cache.contents) = (1_000, 1_000);
         let rig = Rig::open(&settings, &medium, &backing).unwrap();
@@ -545,7 +545,7 @@ fn in_write_back_a_rule_lets_writes_in() {
     for rule in [Rule::SecondHit, NEVER] {
         let mut settings = wide();
         settings.rule = rule;
-        let medium = Arc::new(FaultyMedium::new(1 << 20, 1, calm()));
+        let medium = Arc::new(FaultyMedium::new(1 << 20, 1, volatile()));
         let mut case = Case::with(medium, 1, settings);
         for version in 1..4 {
             for chunk in 0..300 {

@@ -1,7 +1,7 @@
 //! A volume in write-back, and what it must hold.
 
 use crate::backing::FaultyBacking;
-use crate::rig::{CHUNK, Rig, SIZE, calm, settings};
+use crate::rig::{CHUNK, Rig, SIZE, settings, volatile};
 use bytes::Bytes;
 use pumice_blocks::Geometry;
 use pumice_chunk::store::ChunkStore;
@@ -53,7 +53,11 @@ pub fn narrow(dirty: u32) -> Settings {
 
 impl Case {
     pub fn new(seed: u64, settings: Settings) -> Self {
-        Self::with(Arc::new(FaultyMedium::new(8 << 20, seed, calm())), seed, settings)
+        Self::with(
+            Arc::new(FaultyMedium::new(8 << 20, seed, volatile())),
+            seed,
+            settings,
+        )
     }
 
     pub fn with(medium: Arc<FaultyMedium>, seed: u64, settings: Settings) -> Self {
@@ -103,7 +107,7 @@ impl Case {
         }
         self.rig = None;
         self.medium.restart();
-        self.medium.set_plan(calm());
+        self.medium.set_plan(volatile());
         self.backing.restart();
     }
 

@@ -1,21 +1,20 @@
 //! Lives of a volume in write-back. Every dimension that a user has is drawn, each with every other: contents and their duplicates, parts, trims,
 //! flushes, cleaning, reclaims, the end of a life and the start after it, power cuts, damage. A client reads what was flushed, or something newer.
 //!
-//! `./check --full test` runs it for an hour; `pumice_testkit::seeds` says how to choose seeds.
+//! `./check --full test` runs it for an hour; `pumice_testkit::draw_lives` says how to choose seeds.
 
 use crate::backing::{Faults, FaultyBacking};
-use crate::rig::{CHUNK, Rig, SIZE, calm, settings};
+use crate::rig::{CHUNK, Rig, SIZE, settings, volatile};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use pumice_blocks::give_turn;
 use pumice_chunk::store::ChunkCounts;
 use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
-use pumice_testkit::{Disk, Life, Pairs, SECTOR, dimensions, seeds};
+use pumice_testkit::{Disk, Life, Pairs, SECTOR, dimensions, draw_lives};
 use pumice_volume::{Mode as VolumeMode, Settings, VolumeError};
 use pumice_world::Random;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Seeds that each run of the tests has.
 const SEEDS: u64 = 240;
@@ -66,7 +65,7 @@ struct Request {
     change: Option<(Change, Vec<u8>)>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Totals {
     lives: u64,
     requests: u64,
@@ -118,7 +117,7 @@ impl Run {
         Self {
             size,
             rig: None,
-            medium: Arc::new(FaultyMedium::new(bytes, seed, calm())),
+            medium: Arc::new(FaultyMedium::new(bytes, seed, volatile())),
             backing: FaultyBacking::new(size, seed),
             disk: Disk::new(size),
             life,
@@ -335,7 +334,7 @@ impl Run {
         self.medium.set_plan(FaultPlan {
             crash,
             slow,
-            ..calm()
+            ..volatile()
         });
         self.backing.set(Faults {
             crash_at: (self.life.get::<End>() == End::Backing).then_some(1 + point / 4),
@@ -420,7 +419,7 @@ impl Run {
 
     fn revive(&self) {
         self.medium.restart();
-        self.medium.set_plan(calm());
+        self.medium.set_plan(volatile());
         self.backing.restart();
     }
 
@@ -441,7 +440,7 @@ impl Run {
         if self.life.get::<Begin>() == Begin::Killed {
             for _ in 0..1 + self.below(3) {
                 let crash = Some(CrashPoint::WriteOrAppend(1 + self.random.below(24)));
-                self.medium.set_plan(FaultPlan { crash, ..calm() });
+                self.medium.set_plan(FaultPlan { crash, ..volatile() });
                 let opened = Rig::open(&self.settings(), &self.medium, &self.backing);
                 totals.killed_starts += u32::from(self.medium.is_crashed()) as u64;
                 drop(opened);
@@ -534,44 +533,17 @@ fn run(seed: u64, totals: &mut Totals, pairs: &mut Pairs) {
 
 #[test]
 fn what_was_flushed_is_read_whatever_is_drawn() {
-    let (began, mut totals, mut pairs) = (Instant::now(), Totals::default(), Pairs::new(DIMENSIONS));
-    let (mut count, mut last) = (0, 0);
-    for seed in seeds(SEEDS) {
-        run(seed, &mut totals, &mut pairs);
-        (count, last) = (count + 1, seed);
-    }
-    let (table, least) = pairs.report();
-    println!("{table}");
-    let Totals {
-        lives,
-        requests,
-        crashes,
-        power_cuts,
-        killed_starts,
-        dirty_starts,
-        damaged_starts,
-        refused_starts,
-        unreadable,
-        left,
-        hits,
-        drains,
-        chunk,
-        cleaned,
-    } = totals;
-    println!(
-        "{count} seeds to {last}, {lives} lives, {requests} requests in {:.0} s: {crashes} crashes among them, {power_cuts} power cuts, {killed_starts} \
-         starts that were killed, {dirty_starts} that found dirty chunks, {drains} drains; {damaged_starts} starts on damaged devices, {refused_starts} \
-         refused, {unreadable} reads failed; {left} mappings were left, {hits} hits; each pair of values was drawn {least} times or more; \
-         {cleaned} chunks cleaned; {chunk:?}",
-        began.elapsed().as_secs_f64(),
-    );
+    let mut totals = Totals::default();
+    let count = draw_lives(SEEDS, DIMENSIONS, |seed, pairs| run(seed, &mut totals, pairs));
+    println!("{totals:?}");
+    let chunk = &totals.chunk;
     assert!(
-        crashes > count / 2 && dirty_starts > count / 2,
-        "{crashes} {dirty_starts}"
+        totals.crashes > count / 2 && totals.dirty_starts > count / 2,
+        "{totals:?}"
     );
     assert!(
         chunk.reclaimed_blocks > count && chunk.duplicates > 10 * count,
         "{chunk:?}"
     );
-    assert!(hits > 20 * count, "{hits}");
+    assert!(totals.hits > 20 * count, "{totals:?}");
 }

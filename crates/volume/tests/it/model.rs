@@ -1,7 +1,7 @@
 //! The volume against an array of sectors: each has the contents that it may have now, and those that a power cut may leave.
 
 use crate::backing::{Faults, FaultyBacking, SECTOR};
-use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
+use crate::rig::{CHUNK, Rig, SIZE, medium, settings, volatile};
 use bytes::Bytes;
 use pumice_admit::{Rule, WriteBudget};
 use pumice_chunk::store::Found;
@@ -385,7 +385,7 @@ impl Run {
 
     fn revive(&mut self) {
         self.medium.restart();
-        self.medium.set_plan(calm());
+        self.medium.set_plan(volatile());
         self.backing.restart();
         self.has_faults = false;
     }
@@ -518,7 +518,7 @@ fn a_crash_at_any_write_of_either_device_loses_no_answered_write() {
             } else {
                 run.medium.set_plan(FaultPlan {
                     crash: Some(CrashPoint::WriteOrAppend(point)),
-                    ..calm()
+                    ..volatile()
                 });
             }
             run.live(200);
@@ -557,7 +557,7 @@ fn crashes_within_starts_lose_no_answered_write() {
             run.revive();
             run.medium.set_plan(FaultPlan {
                 crash: Some(CrashPoint::WriteOrAppend(point)),
-                ..calm()
+                ..volatile()
             });
             let settings = settings(run.mode, run.boot);
             let opened = Rig::open(&settings, &run.medium, &run.backing);
@@ -666,7 +666,7 @@ fn faults_of_either_device_bring_no_wrong_byte() {
                 bit_rot: chance(&mut random, 0.2) * f64::from(mode != Mode::WriteBack),
                 no_space: chance(&mut random, 0.1),
                 dies_at: (random.below(4) == 0).then(|| 1 + random.below(400)),
-                ..calm()
+                ..volatile()
             });
             run.backing.set(Faults {
                 read_errors: random.below(2) * 30,

@@ -4,13 +4,15 @@ use crate::backing::FaultyBacking;
 use pumice_admit::Rule;
 use pumice_blocks::{Durability, Maker};
 use pumice_chunk::store::{Found, Options};
-use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_device::{Device, FaultyDevice, FaultyMedium};
 use pumice_nhc::Split;
 use pumice_volume::{Mode, Settings, Shared, Volume, WriteBack};
 use pumice_world::{Executor, ManualClock};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+
+pub use pumice_testkit::volatile;
 
 pub const CHUNK: usize = 4096;
 /// Not a whole number of chunks.
@@ -51,16 +53,8 @@ pub fn settings(mode: Mode, boot: u64) -> Settings {
     }
 }
 
-pub fn calm() -> FaultPlan {
-    FaultPlan {
-        delay: true,
-        volatile: true,
-        ..FaultPlan::default()
-    }
-}
-
 pub fn medium(seed: u64) -> Arc<FaultyMedium> {
-    Arc::new(FaultyMedium::new(1 << 20, seed, calm()))
+    Arc::new(FaultyMedium::new(1 << 20, seed, volatile()))
 }
 
 pub struct Rig {

@@ -1,7 +1,7 @@
 //! Rules that a model of one request after the other does not see.
 
 use crate::backing::{Faults, FaultyBacking};
-use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
+use crate::rig::{CHUNK, Rig, SIZE, medium, settings, volatile};
 use bytes::Bytes;
 use pumice_chunk::store::Found;
 use pumice_device::{CrashPoint, Device, FaultPlan, FaultyMedium};
@@ -175,7 +175,7 @@ fn crashes_among_many_requests_leave_cache_and_backing_device_alike() {
                 }),
                 _ => medium.set_plan(FaultPlan {
                     crash: Some(CrashPoint::WriteOrAppend(point * 3)),
-                    ..calm()
+                    ..volatile()
                 }),
             }
             for round in 0..12u64 {
@@ -214,7 +214,7 @@ fn crashes_among_many_requests_leave_cache_and_backing_device_alike() {
             }
             drop(rig);
             medium.restart();
-            medium.set_plan(calm());
+            medium.set_plan(volatile());
             backing.restart();
         }
     }
@@ -288,7 +288,7 @@ fn trims_change_whole_sectors_whatever_the_extents_are() {
 /// Blocks are written at the pace of the cache device: whoever is faster waits for it, and all is cached.
 #[test]
 fn nothing_bypasses_a_cache_that_has_room_but_is_slow() {
-    let medium = Arc::new(FaultyMedium::new(8 << 20, 1, calm()));
+    let medium = Arc::new(FaultyMedium::new(8 << 20, 1, volatile()));
     let backing = FaultyBacking::new(SIZE, 1);
     let mut random = Random(1);
     let bytes: Vec<u8> = (0..SIZE / 8)
@@ -357,7 +357,7 @@ fn a_dead_cache_device_fails_writes_until_pass_through() {
     rig.settle();
     medium.set_plan(FaultPlan {
         dies_at: Some(1),
-        ..calm()
+        ..volatile()
     });
     let mut failed = 0;
     for chunk in 0..40 {
@@ -376,7 +376,7 @@ fn a_dead_cache_device_fails_writes_until_pass_through() {
     // Dead still: it cannot be discarded, and the start says so.
     let pass = settings(Mode::PassThrough, 1);
     assert!(Rig::open(&pass, &medium, &backing).is_err());
-    medium.set_plan(calm());
+    medium.set_plan(volatile());
     let rig = Rig::open(&pass, &medium, &backing).unwrap();
     rig.run(rig.volume.write(0, Bytes::from(vec![0xDD; SIZE]), true))
         .unwrap();
@@ -543,7 +543,7 @@ fn a_cache_device_that_hangs_is_taken_out() {
         }
         medium.set_plan(FaultPlan {
             hangs_at: Some(1 + seed % 4),
-            ..calm()
+            ..volatile()
         });
         let requests = async {
             let mut failed = 0;

@@ -2,7 +2,7 @@
 
 use crate::backing::FaultyBacking;
 use crate::case::{Case, bytes_of, content, wide};
-use crate::rig::{CHUNK, Rig, SIZE, calm, medium, settings};
+use crate::rig::{CHUNK, Rig, SIZE, medium, settings, volatile};
 use bytes::Bytes;
 use pumice_device::FaultyMedium;
 use pumice_volume::{Mode, Settings};
@@ -129,7 +129,10 @@ fn a_scan_fills_a_cache_that_has_free_room() {
     for (seed, mode) in [(1, Mode::WriteThrough), (2, Mode::WriteBack)] {
         let mut settings = narrow_flash(mode, 0, 8);
         settings.write_back = wide().write_back;
-        let (backing, medium) = (filled(seed), Arc::new(FaultyMedium::new(8 << 20, seed, calm())));
+        let (backing, medium) = (
+            filled(seed),
+            Arc::new(FaultyMedium::new(8 << 20, seed, volatile())),
+        );
         let rig = Rig::open(&settings, &medium, &backing).unwrap();
         (0..CHUNKS).for_each(|chunk| read(&rig, chunk));
         scan(&rig, true);

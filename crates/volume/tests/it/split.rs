@@ -2,7 +2,7 @@
 
 use crate::backing::{Faults, FaultyBacking};
 use crate::case::{bytes_of, content, wide};
-use crate::rig::{CHUNK, Rig, SIZE, calm, settings};
+use crate::rig::{CHUNK, Rig, SIZE, settings, volatile};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use pumice_device::FaultyMedium;
@@ -18,7 +18,7 @@ const SECTOR: usize = 512;
 const CHUNKS: usize = 160;
 
 fn medium(seed: u64) -> Arc<FaultyMedium> {
-    Arc::new(FaultyMedium::new(8 << 20, seed, calm()))
+    Arc::new(FaultyMedium::new(8 << 20, seed, volatile()))
 }
 
 /// A chunk all of whose words say which it is, and its version.

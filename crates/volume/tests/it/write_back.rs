@@ -2,7 +2,7 @@
 
 use crate::backing::{Faults, FaultyBacking, SECTOR};
 use crate::case::{Case, bytes_of, content, narrow, wide};
-use crate::rig::{CHUNK, SIZE, calm};
+use crate::rig::{CHUNK, SIZE, volatile};
 use bytes::Bytes;
 use futures_util::future::{join, join_all, join3};
 use pumice_chunk::store::{Filled, Found};
@@ -643,7 +643,7 @@ fn parts_of_dirty_chunks_are_joined_and_keep_whole_sectors() {
 fn a_cache_smaller_than_what_is_written_goes_on() {
     let (mut stored, mut through) = (0, 0);
     for seed in 0..30 {
-        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, calm()));
+        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, volatile()));
         let mut case = Case::with(medium, seed, narrow(500));
         let mut random = Random(seed);
         for round in 0..30 {

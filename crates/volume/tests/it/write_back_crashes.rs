@@ -1,12 +1,13 @@
 //! Write-back with many requests at once, in a cache smaller than what is written, and crashes among them.
 
-use crate::backing::{Faults, SECTOR};
+use crate::backing::Faults;
 use crate::case::{Case, bytes_of, content, narrow, wide};
-use crate::rig::{CHUNK, calm};
+use crate::rig::{CHUNK, volatile};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use pumice_blocks::give_turn;
 use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
+use pumice_testkit::Disk;
 use pumice_volume::Mode;
 use pumice_world::Random;
 use std::sync::Arc;
@@ -25,37 +26,15 @@ fn varied(chunk: usize, version: u64) -> Vec<u8> {
     content
 }
 
-/// What a chunk may have.
-#[derive(Clone)]
-struct Chunk {
-    /// When it was last flushed.
-    durable: Vec<u8>,
-    /// Contents of the changes since then, the newest last. Of a change that failed each sector may be old or new.
-    since: Vec<Vec<u8>>,
-    is_sure: bool,
-}
-
-impl Chunk {
-    fn changed(&mut self, bytes: &[u8], is_done: bool) {
-        self.since.push(bytes.to_vec());
-        self.is_sure = is_done;
-    }
-
-    fn newest(&self) -> &Vec<u8> {
-        self.since.last().unwrap_or(&self.durable)
-    }
-
-    /// After a crash any of them, by sector. What a start finds is there to stay.
-    fn found(&mut self, bytes: &[u8], what: &str) {
-        for (at, sector) in (0..).step_by(SECTOR).zip(bytes.chunks(SECTOR)) {
-            let mut all = self.since.iter().chain([&self.durable]);
-            assert!(
-                all.any(|known| known[at..at + SECTOR] == *sector),
-                "{what}, sector {}",
-                at / SECTOR
-            );
-        }
-        (self.durable, self.since, self.is_sure) = (bytes.to_vec(), Vec::new(), true);
+/// What a start finds may be there, and is there to stay.
+fn take_found(case: &mut Case, disk: &mut Disk, chunks: usize, what: &str) {
+    for chunk in 0..chunks {
+        let range = bytes_of(chunk..chunk + 1);
+        let found = case.read(range.clone());
+        let found = found.unwrap_or_else(|error| panic!("{what}, chunk {chunk}: {error}"));
+        let is_legal = disk.found(range.start, &found);
+        is_legal.unwrap_or_else(|error| panic!("{what}, chunk {chunk}: {error}"));
+        case.array[range].copy_from_slice(&found);
     }
 }
 
@@ -63,15 +42,10 @@ impl Chunk {
 fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
     let (mut crashes, mut dirty, mut absorbed) = (0, 0, 0);
     for seed in 0..SEEDS {
-        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, calm()));
+        let medium = Arc::new(FaultyMedium::new(1 << 20, seed, volatile()));
         let mut case = Case::with(medium, seed, narrow([20, 60, 500][seed as usize % 3]));
         let mut random = Random(seed);
-        let first = Chunk {
-            durable: vec![0; CHUNK],
-            since: Vec::new(),
-            is_sure: true,
-        };
-        let mut chunks = vec![first; CHUNKS];
+        let mut disk = Disk::new(CHUNKS * CHUNK);
         let mut version = 0;
         for life in 0..4 {
             let point = 1 + random.below(150);
@@ -81,7 +55,7 @@ fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
                 crash,
                 // Some writes are overtaken by many others.
                 slow: [0.0, 0.2][random.below(2) as usize],
-                ..calm()
+                ..volatile()
             });
             case.backing.set(Faults {
                 crash_at: is_backing.then_some(1 + point / 4),
@@ -123,21 +97,17 @@ fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
                         false => false,
                     }
                 };
-                let before = chunks.clone();
+                let before = disk.clone();
                 let (changed, is_flushed) = rig.run(join(all, flush));
                 if is_flushed {
-                    for (chunk, before) in chunks.iter_mut().zip(before) {
-                        if before.is_sure {
-                            (chunk.durable, chunk.since) = (before.newest().clone(), Vec::new());
-                        }
-                    }
+                    disk.flushed(&before);
                 }
                 for ((chunk, is_zero), changed) in changes.into_iter().zip(changed) {
                     let bytes = match is_zero {
                         true => vec![0; CHUNK],
                         false => varied(chunk, version),
                     };
-                    chunks[chunk].changed(&bytes, changed.is_ok());
+                    disk.change(chunk * CHUNK, &bytes, changed.is_ok(), false);
                 }
                 if case.medium.is_crashed() || case.backing.is_crashed() {
                     crashes += 1;
@@ -155,12 +125,7 @@ fn crashes_among_many_writes_lose_nothing_that_was_flushed() {
             let started = case.start(Mode::WriteBack);
             started.unwrap_or_else(|error| panic!("{what}: {error}"));
             dirty += u32::from(case.dirty() > 0);
-            for (number, chunk) in chunks.iter_mut().enumerate() {
-                let found = case.read(number * CHUNK..(number + 1) * CHUNK);
-                let found = found.unwrap_or_else(|error| panic!("{what}, chunk {number}: {error}"));
-                chunk.found(&found, &format!("{what}, chunk {number}"));
-                case.array[number * CHUNK..(number + 1) * CHUNK].copy_from_slice(&found);
-            }
+            take_found(&mut case, &mut disk, CHUNKS, &what);
             case.check(0..CHUNKS * CHUNK);
         }
         case.rig().check_books();
@@ -178,9 +143,11 @@ fn a_crash_at_any_write_leaves_what_was_flushed_or_something_newer() {
     let (mut crashes, mut written) = (0, 0);
     for (bytes, settings, count) in [(1 << 20, narrow(500), 110), (8 << 20, wide(), 250)] {
         for point in 1..=120 {
-            let medium = Arc::new(FaultyMedium::new(bytes, point, calm()));
+            let medium = Arc::new(FaultyMedium::new(bytes, point, volatile()));
             let mut case = Case::with(medium, point, settings.clone());
+            let mut disk = Disk::new(count * CHUNK);
             case.put(0..count, 1);
+            (0..count).for_each(|chunk| disk.change(chunk * CHUNK, &content(chunk, 1), true, true));
             case.flush().unwrap();
             if point % 2 == 0 {
                 case.drain().unwrap();
@@ -189,10 +156,12 @@ fn a_crash_at_any_write_leaves_what_was_flushed_or_something_newer() {
             case.medium.set_plan(FaultPlan {
                 crash: Some(CrashPoint::WriteOrAppend(point)),
                 slow: [0.0, 0.3][point as usize / 2 % 2],
-                ..calm()
+                ..volatile()
             });
             for chunk in 0..count {
-                if case.write(chunk * CHUNK, &content(chunk, 2)).is_err() || case.medium.is_crashed() {
+                let is_written = case.write(chunk * CHUNK, &content(chunk, 2)).is_ok();
+                disk.change(chunk * CHUNK, &content(chunk, 2), is_written, false);
+                if !is_written || case.medium.is_crashed() {
                     break;
                 }
                 written += 1;
@@ -202,16 +171,7 @@ fn a_crash_at_any_write_leaves_what_was_flushed_or_something_newer() {
             let what = format!("{bytes} bytes, point {point}");
             let started = case.start(Mode::WriteBack);
             started.unwrap_or_else(|error| panic!("{what}: {error}"));
-            for chunk in 0..count {
-                let known = [content(chunk, 1), content(chunk, 2)];
-                let found = case.read(bytes_of(chunk..chunk + 1)).unwrap();
-                for at in (0..CHUNK).step_by(SECTOR) {
-                    let is_known = known
-                        .iter()
-                        .any(|known| known[at..at + SECTOR] == found[at..at + SECTOR]);
-                    assert!(is_known, "{what}, chunk {chunk}, sector {}", at / SECTOR);
-                }
-            }
+            take_found(&mut case, &mut disk, count, &what);
         }
     }
     println!("{crashes} crashes, {written} chunks written before");

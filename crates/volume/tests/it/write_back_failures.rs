@@ -2,7 +2,7 @@
 
 use crate::backing::{Faults, SECTOR};
 use crate::case::{Case, bytes_of, content, narrow, wide};
-use crate::rig::{CHUNK, SIZE, calm};
+use crate::rig::{CHUNK, SIZE, volatile};
 use pumice_chunk::store::Found;
 use pumice_device::{CrashPoint, Device, FaultPlan};
 use pumice_memory::Buffer;
@@ -71,7 +71,7 @@ fn a_cache_device_that_dies_takes_dirty_chunks_and_changes_with_it() {
     case.rig().settle();
     case.medium.set_plan(FaultPlan {
         dies_at: Some(1),
-        ..calm()
+        ..volatile()
     });
     let array = case.array.clone();
     case.write(100 * CHUNK, &content(100, 1)).unwrap();
@@ -119,7 +119,7 @@ fn with_nothing_dirty_all_goes_on_without_the_cache() {
     let blocks = case.geometry().block_offset(0)..case.medium.capacity();
     case.medium.set_plan(FaultPlan {
         bad_writes: Vec::from([blocks]),
-        ..calm()
+        ..volatile()
     });
     case.check(0..SIZE);
     case.rig().settle();
@@ -130,7 +130,7 @@ fn with_nothing_dirty_all_goes_on_without_the_cache() {
     case.check_all();
     case.check_backing();
     case.close();
-    case.medium.set_plan(calm());
+    case.medium.set_plan(volatile());
     case.start(Mode::WriteBack).unwrap();
     assert_eq!(case.rig().found, Some(Found::Forgotten));
     case.check_all();
@@ -320,7 +320,7 @@ fn a_footer_that_is_damaged_or_cannot_be_read_brings_no_older_content() {
                     let bad = byte..byte + 1;
                     case.medium.set_plan(FaultPlan {
                         bad_ranges: Vec::from([bad]),
-                        ..calm()
+                        ..volatile()
                     });
                 }
                 false => case.medium.rot_at(byte),
@@ -333,7 +333,7 @@ fn a_footer_that_is_damaged_or_cannot_be_read_brings_no_older_content() {
                     if !is_bad {
                         continue;
                     }
-                    case.medium.set_plan(calm());
+                    case.medium.set_plan(volatile());
                     case.start(Mode::WriteBack).unwrap();
                 }
             }
@@ -368,7 +368,7 @@ fn a_start_that_crashes_leaves_what_is_dirty_to_the_next() {
         case.medium.rot_at(log_offset + 32 * (count - 3));
         case.medium.set_plan(FaultPlan {
             crash: Some(CrashPoint::WriteOrAppend(point)),
-            ..calm()
+            ..volatile()
         });
         let _ = case.start(Mode::WriteThrough);
         crashes += u32::from(case.medium.is_crashed());

@@ -3,12 +3,12 @@
 use super::host::{Host, Keeps, Volume};
 use super::{
     Begin, CHUNK, Checkpoints, Cleaner, Clock, DIMENSIONS, Damage, End, Flushes, Index, Keep, Length, Power,
-    Room, Run, Size, Speed, Totals, calm,
+    Room, Run, Size, Speed, Totals,
 };
 use pumice_blocks::{Durability, Geometry, give_turn};
 use pumice_chunk::store::{BudgetOwner, ChunkStore, Found, Options};
 use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
-use pumice_testkit::{Disk, Life};
+use pumice_testkit::{Disk, Life, volatile};
 use pumice_world::{Executor, Random};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -37,7 +37,7 @@ impl Run {
         };
         Self {
             chunks: (size / CHUNK) as u64,
-            medium: Arc::new(FaultyMedium::new(bytes, seed, calm())),
+            medium: Arc::new(FaultyMedium::new(bytes, seed, volatile())),
             volume: Rc::new(RefCell::new(volume)),
             disk: Disk::new(size),
             life,
@@ -129,7 +129,7 @@ impl Run {
         self.medium.set_plan(FaultPlan {
             crash,
             slow,
-            ..calm()
+            ..volatile()
         });
         let one_of = |is_often| if is_often { 4 } else { 24 };
         let flushes = one_of(self.life.get::<Flushes>() == Flushes::Often);
@@ -260,7 +260,7 @@ impl Run {
 
     pub(super) fn revive(&self) {
         self.medium.restart();
-        self.medium.set_plan(calm());
+        self.medium.set_plan(volatile());
     }
 
     /// A start that may be killed before it ends, once or more; whether it has succeeded then.
@@ -274,7 +274,7 @@ impl Run {
         if self.life.get::<Begin>() == Begin::Killed {
             for _ in 0..1 + self.below(3) {
                 let crash = Some(CrashPoint::WriteOrAppend(1 + self.random.below(24)));
-                self.medium.set_plan(FaultPlan { crash, ..calm() });
+                self.medium.set_plan(FaultPlan { crash, ..volatile() });
                 let _ = self.open();
                 totals.killed_starts += u64::from(self.medium.is_crashed());
                 self.die(totals);

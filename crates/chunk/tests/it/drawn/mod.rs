@@ -1,6 +1,6 @@
 //! Lives of a store in write-back, before a volume. Every dimension that a volume makes of it is drawn, each with every other: contents and their
 //! duplicates, parts, trims, flushes, cleaning, checkpoints, reclaims, the end of a life and the start after it, power cuts, damage. A read finds what
-//! was flushed, or something newer. `pumice_testkit::seeds` says how to choose seeds.
+//! was flushed, or something newer. `pumice_testkit::draw_lives` says how to choose seeds.
 
 mod client;
 mod host;
@@ -10,13 +10,12 @@ use crate::store::CHUNK_BYTES;
 use bytes::Bytes;
 use host::{Host, Volume};
 use pumice_chunk::store::{ChunkCounts, Quiet, Ticket};
-use pumice_device::{FaultPlan, FaultyMedium};
-use pumice_testkit::{Disk, Life, Pairs, dimensions, seeds};
+use pumice_device::FaultyMedium;
+use pumice_testkit::{Disk, Life, Pairs, dimensions, draw_lives};
 use pumice_world::{Executor, Random};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Seeds that each run of the tests has.
 const SEEDS: u64 = 250;
@@ -55,14 +54,6 @@ dimensions! {
 
 /// Dimensions that a seed keeps.
 const KEPT: usize = 3;
-
-fn calm() -> FaultPlan {
-    FaultPlan {
-        delay: true,
-        volatile: true,
-        ..FaultPlan::default()
-    }
-}
 
 #[derive(Debug, Default)]
 struct Totals {
@@ -154,18 +145,9 @@ fn run(seed: u64, totals: &mut Totals, pairs: &mut Pairs) {
 
 #[test]
 fn what_was_persisted_is_read_whatever_is_drawn() {
-    let (began, mut totals, mut pairs) = (Instant::now(), Totals::default(), Pairs::new(DIMENSIONS));
-    let (mut count, mut last) = (0, 0);
-    for seed in seeds(SEEDS) {
-        run(seed, &mut totals, &mut pairs);
-        (count, last) = (count + 1, seed);
-    }
-    let (table, least) = pairs.report();
-    println!("{table}");
-    println!(
-        "{count} seeds to {last} in {:.0} s, each pair of values was drawn {least} times or more: {totals:?}",
-        began.elapsed().as_secs_f64(),
-    );
+    let mut totals = Totals::default();
+    let count = draw_lives(SEEDS, DIMENSIONS, |seed, pairs| run(seed, &mut totals, pairs));
+    println!("{totals:?}");
     let (chunk, least) = (&totals.chunk, count / 2);
     assert!(
         totals.crashes > least && totals.dirty_starts > least,

@@ -1,10 +1,14 @@
-//! A cache whose device dies, and what it held.
+//! A cache on a device that crashes, loses its power, fails or dies, and what it must hold.
 
-use super::{Entry, Model, Random, Rig, Weights, check_get, key, step, value};
+use super::{Entry, Model, Random, Rig, Weights, check_get, given_meta, key, step, value};
 use pumice::{CacheOptions, Meta};
+use pumice_blocks::OpenError;
 use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium, Payload};
 use pumice_world::ManualClock;
+use std::ops::Range;
 use std::sync::Arc;
+
+pub use pumice_testkit::{calm, crash_at, volatile};
 
 pub const KEYS: u64 = 300;
 
@@ -19,24 +23,90 @@ pub struct Run {
 }
 
 impl Run {
+    /// A load that is drawn, on 4 MiB.
     pub fn new(seed: u64, options: CacheOptions) -> Self {
         println!("seed {seed}, {:?}", options.layout.layout);
-        let mut random = Random(seed);
-        let weights = Weights::random(&mut random);
+        let mut run = Self::on(4 << 20, seed, options);
+        run.weights = Weights::random(&mut run.random);
+        run
+    }
+
+    pub fn on(flash_bytes: u64, seed: u64, options: CacheOptions) -> Self {
         Self {
-            medium: Arc::new(FaultyMedium::new(4 << 20, seed, calm())),
+            medium: Arc::new(FaultyMedium::new(flash_bytes, seed, calm())),
             clock: Arc::new(ManualClock::new(1_000)),
             options,
             model: Model::default(),
-            random,
-            weights,
+            random: Random(seed),
+            weights: Weights::churn(),
             steps: 0,
         }
     }
 
-    pub fn open(&self) -> Rig<FaultyDevice> {
+    pub fn try_open(&self) -> Result<Rig<FaultyDevice>, OpenError> {
         let device = FaultyDevice::new(Arc::clone(&self.medium));
-        Rig::open(device, Arc::clone(&self.clock), self.options)
+        Rig::try_open(device, Arc::clone(&self.clock), self.options)
+    }
+
+    pub fn open(&self) -> Rig<FaultyDevice> {
+        self.try_open().expect("the device opens")
+    }
+
+    /// Takes numbered steps with keys below `keys`, until the device has crashed.
+    pub fn live(&mut self, rig: &Rig<FaultyDevice>, steps: Range<u64>, keys: u64) {
+        for n in steps {
+            let (model, random) = (&mut self.model, &mut self.random);
+            step(rig, model, random, &self.weights, n, keys, false);
+            if self.medium.is_crashed() {
+                return;
+            }
+        }
+    }
+
+    /// Reads every key below `keys` after a crash: the newest value or, of what the last step was to replace, the one before is legal, and
+    /// nothing else. What is there is what the model holds from then on; of what is missing `missing` tells it. Returns how many were there.
+    pub fn reconcile_with(
+        &mut self,
+        rig: &Rig<FaultyDevice>,
+        keys: u64,
+        what: &str,
+        missing: impl Fn(&mut Model, u64),
+    ) -> u64 {
+        let now = rig.clock_secs();
+        let model = &mut self.model;
+        let mut served = 0;
+        for n in 0..keys {
+            let Some(object) = rig.run(rig.cache.get(&rig.cx, &key(n))) else {
+                missing(model, n);
+                continue;
+            };
+            served += 1;
+            let got = Entry {
+                value: object.to_vec(),
+                meta: given_meta(&object),
+            };
+            let before = model.before.get(&n).into_iter().flatten().flatten();
+            let legal: Vec<&Entry> = (model.live.get(&n).into_iter().chain(before))
+                .filter(|entry| entry.meta.expiry == 0 || entry.meta.expiry > now)
+                .collect();
+            let head = |entry: &Entry| {
+                String::from_utf8_lossy(&entry.value[..entry.value.len().min(40)]).into_owned()
+            };
+            assert!(
+                legal.contains(&&got),
+                "{what}: key {n} came back as {:?}; legal are {:?}",
+                head(&got),
+                legal.iter().map(|entry| head(entry)).collect::<Vec<_>>(),
+            );
+            model.live.insert(n, got);
+        }
+        model.before.clear();
+        served
+    }
+
+    /// The same; what is missing is gone.
+    pub fn reconcile(&mut self, rig: &Rig<FaultyDevice>, keys: u64, what: &str) -> u64 {
+        self.reconcile_with(rig, keys, what, |model, n| drop(model.live.remove(&n)))
     }
 
     pub fn steps(&mut self, rig: &Rig<FaultyDevice>, count: u64) {
@@ -107,13 +177,6 @@ impl Run {
     }
 }
 
-pub fn calm() -> FaultPlan {
-    FaultPlan {
-        delay: true,
-        ..FaultPlan::default()
-    }
-}
-
 pub fn dying(at: u64) -> FaultPlan {
     FaultPlan {
         dies_at: Some(at),
@@ -124,13 +187,18 @@ pub fn dying(at: u64) -> FaultPlan {
 /// Serves from DRAM for a while: no operation reaches the device, sets are hits, and the books balance.
 pub fn serve_from_dram(run: &mut Run, rig: &Rig<FaultyDevice>) {
     rig.settle();
-    let counts = run.medium.counts();
-    let operations = (
-        counts.dead_operations,
-        counts.reads,
-        counts.writes,
-        counts.appends,
-    );
+    let medium = Arc::clone(&run.medium);
+    let operations = || {
+        let counts = medium.counts();
+        (
+            counts.dead_operations,
+            counts.reads,
+            counts.writes,
+            counts.appends,
+        )
+    };
+    let is_told = || rig.cache.flash_failure().expect("it is out").remembered;
+    let (before, was_told) = (operations(), is_told());
     run.steps(rig, 300);
     run.compare(rig);
     for n in 0..40 {
@@ -148,15 +216,12 @@ pub fn serve_from_dram(run: &mut Run, rig: &Rig<FaultyDevice>) {
     run.model.live.remove(&1);
     rig.run(rig.cache.delete(&rig.cx, &key(1)));
     rig.check();
-    let counts = run.medium.counts();
+    let (dead, reads, writes, appends) = before;
+    // A device that could not be told is told again later, by a write of each superblock.
+    let told_now = if is_told() && !was_told { 2 } else { 0 };
     assert_eq!(
-        (
-            counts.dead_operations,
-            counts.reads,
-            counts.writes,
-            counts.appends
-        ),
-        operations,
+        operations(),
+        (dead, reads, writes + told_now, appends),
         "a device that is out is left alone"
     );
     let stats = rig.cache.stats();

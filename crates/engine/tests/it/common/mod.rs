@@ -1,7 +1,6 @@
 //! A cache under test on one thread, and a plain map that says what it must hold.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-pub mod after_crash;
 pub mod dying;
 
 use pumice::{
@@ -147,8 +146,8 @@ pub struct Model {
     pub live: HashMap<u64, Entry>,
     pub hits: u64,
     pub misses: u64,
-    /// What the last step's keys held before it.
-    pub before: HashMap<u64, Option<Entry>>,
+    /// What the last step's keys held before it, which a crash may leave.
+    pub before: HashMap<u64, Vec<Option<Entry>>>,
 }
 
 /// SIPQ, with a queue for few keys.
@@ -283,6 +282,20 @@ impl Weights {
         }
     }
 
+    /// Mostly small objects that come and stay.
+    pub fn mixed() -> Self {
+        Self {
+            get: 16,
+            set: 32,
+            large: 1,
+            delete: 6,
+            append: 2,
+            touch: 1,
+            flush: 0,
+            tick: 1,
+        }
+    }
+
     /// Swarm testing: each operation is left out now and then, and the rest have wildly different weights.
     pub fn random(random: &mut Random) -> Self {
         let mut weight = || {
@@ -349,7 +362,7 @@ pub fn step<D: Device + Clone>(
         // The upper two are the cache's.
         marks: random.below(0x40) as u8,
     };
-    model.before = HashMap::from([(n, model.live.get(&n).cloned())]);
+    model.before = HashMap::from([(n, vec![model.live.get(&n).cloned()])]);
     match weights.pick(random) {
         0 => check_get(rig, model, n, must_hit),
         op @ (1 | 2) => {
@@ -411,7 +424,8 @@ pub fn step<D: Device + Clone>(
         }
         6 => {
             rig.cache.flush_all(&rig.cx, None);
-            model.before = model.live.drain().map(|(n, entry)| (n, Some(entry))).collect();
+            let flushed = model.live.drain();
+            model.before = flushed.map(|(n, entry)| (n, vec![Some(entry)])).collect();
         }
         _ => {
             rig.clock.advance_secs(1 + random.below(20) as u32);
