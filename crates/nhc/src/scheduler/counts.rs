@@ -11,6 +11,16 @@ pub enum Side {
     Lower,
 }
 
+impl Side {
+    /// The other device.
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Upper => Self::Lower,
+            Self::Lower => Self::Upper,
+        }
+    }
+}
+
 /// Buckets of a doubling, as a power of two: a bucket is 3 % of its times wide at most.
 const FINE_BITS: u32 = 5;
 /// Times from here on, about 18 minutes, count in the last bucket.

@@ -259,7 +259,7 @@ const STEP_JUMP: f64 = 0.08;
 const WINDOW: (u64, u64) = (256, 2);
 /// As many for the 99th percentile, of which a hundredth tells.
 const WINDOW_P99: (u64, u64) = (3_000, 8);
-/// Where no difference is found windows are twice as long next time, up to so many times; where one is found at once, half.
+/// Where no difference of `load_admit` is found windows are twice as long next time, up to so many times; where one is found, half.
 const SCALE_MAX: u64 = 4;
 /// No window is longer, whatever is under way.
 const WINDOW_MAX: u64 = 1 << 18;
@@ -540,14 +540,18 @@ impl Scheduler {
             self.asks |= self.reach.should_ask(side, self.under_way, now_ns);
             return 0.0;
         };
-        // All or nothing, where the other device is so much faster.
-        if most >= 1.0 && room >= 1.0 {
-            return room;
-        }
-        if most > 0.0 && most < self.step.min(room) {
+        // At first all at once, where this device is so much faster: if nothing is to be gained the other way, nothing is between.
+        let is_first = self.backoff == 0 && self.moved_up.is_none();
+        let is_one_way = self.reach.most(side.other()) == Some(0.0) || (most >= 1.0 && room >= 1.0);
+        let step = if is_first && is_one_way {
+            room
+        } else {
+            self.step.min(room)
+        };
+        if most > 0.0 && most < step {
             self.capped = Some((side, most));
         }
-        self.step.min(most).min(room)
+        step.min(most)
     }
 
     /// What was best is so no longer.
@@ -568,19 +572,17 @@ impl Scheduler {
     fn conclude(&mut self, verdict: Verdict, done: u64, now_ns: u64) {
         let Phase::Trial(trial) = &self.phase else { return };
         let [a, b] = trial.settings();
-        let was_quick = trial.was_quick();
         self.status.trials += 1;
-        let is_least = self.step <= STEPS.0 * 1.001;
-        self.scale = match verdict {
-            Verdict::Even => (2 * self.scale).min(SCALE_MAX),
-            _ if was_quick => (self.scale / 2).max(1),
-            _ => self.scale,
-        };
         if a.data != b.data {
             // In doubt data is copied: hits then follow the load.
             self.hold_data(matches!(verdict, Verdict::First));
             return self.hold(done, now_ns);
         }
+        let is_least = self.step <= STEPS.0 * 1.001;
+        self.scale = match verdict {
+            Verdict::Even => (2 * self.scale).min(SCALE_MAX),
+            _ => (self.scale / 2).max(1),
+        };
         // The device took it well: on at once, by twice as much.
         let goes_on = verdict == Verdict::Even
             && self
@@ -746,12 +748,14 @@ impl Level {
         false
     }
 
-    /// Whether both sides of a trial cost more than what was held before it, and not only because more is asked for.
+    /// Whether both sides of a trial cost more than what was held before it, and not only because more is asked for. Not while the next window is to
+    /// tell whether the cost has jumped: then the load is another, and the trial is not to blame.
     fn is_below(&self, trial: &Trial, noise: &Noise) -> bool {
         let Some(([cost, under_way], error)) = trial.above(self.means, self.windows, noise) else {
             return false;
         };
         let (least, deviations) = LOSS;
-        self.windows >= 2.0 && cost - under_way.max(0.0) > least.max(deviations * error)
+        let is_known = self.windows >= 2.0 && self.off == 0;
+        is_known && cost - under_way.max(0.0) > least.max(deviations * error)
     }
 }

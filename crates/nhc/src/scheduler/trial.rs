@@ -89,11 +89,6 @@ impl Trial {
         self.settings
     }
 
-    /// Whether it took no more than a few pairs.
-    pub(super) fn was_quick(&self) -> bool {
-        self.pairs.len() <= PAIRS_MIN + 1
-    }
-
     /// Whether the first setting comes first in this pair: A B, B A, A B.
     fn is_forward(&self) -> bool {
         self.pairs.len().is_multiple_of(2)
