@@ -183,6 +183,102 @@ fn a_far_slower_device_below_gets_single_reads_alone() {
     }
 }
 
+/// Twelve clients. `cost` says what a request costs, `latency` how long either device takes for a read.
+struct Clients {
+    scheduler: Scheduler,
+    counts: Counts,
+    random: Random,
+    /// The share of hits.
+    hits: f64,
+    now: u64,
+    /// So many times the cost, by chance.
+    chance: f64,
+}
+
+impl Clients {
+    fn new(seed: u64) -> Self {
+        Self {
+            scheduler: Scheduler::new(Objective::Throughput),
+            counts: Counts::new(),
+            random: Random(seed),
+            hits: 0.95,
+            now: 0,
+            chance: 1.0,
+        }
+    }
+
+    /// So many requests, of which 64 after each other have the same share of `noise` by chance.
+    fn run(&mut self, requests: u64, noise: f64, latency: [u64; 2], cost: impl Fn(f64, bool) -> f64) {
+        for request in 0..requests {
+            if request % 64 == 0 {
+                self.chance = 1.0 + noise * (2.0 * self.random.next_f64() - 1.0);
+            }
+            let switch = self.scheduler.switch();
+            let took = (100_000.0 * self.chance * cost(switch.load_admit(), switch.data_admit())) as u64;
+            let mut side = Side::Lower;
+            if self.random.next_f64() < self.hits {
+                self.counts.hits += 1;
+                side = switch.route((self.random.next_u64() >> 32) as u32);
+            } else {
+                self.counts.misses += 1;
+            }
+            self.counts.reads[side as usize] += 1;
+            self.counts.read_latency_ns[side as usize] += latency[side as usize];
+            self.counts.outstanding_ns += took;
+            self.now += took / 12;
+            if self.scheduler.is_due(self.counts.completions()) {
+                self.scheduler.window(&self.counts, self.now);
+            }
+        }
+    }
+}
+
+/// A step brings little where a device is far slower, whether the load changes during a trial or between two. In the midst of trials that follow each
+/// other there is no usual cost to tell by that it has changed.
+#[test]
+fn a_device_that_became_far_slower_is_left_at_once() {
+    let mut left = 0;
+    for (seed, before) in (1..=24).zip((60_000..).step_by(1_300)) {
+        let mut clients = Clients::new(seed);
+        clients.run(before, 0.1, [270_000, 420_000], saturated(0.76));
+        let held = clients.scheduler.status().load_admit;
+        assert!((held - 0.76).abs() < 0.08, "seed {seed}: {held}");
+        clients.run(40_000, 0.3, [50_000, 2_100_000], |load, _| {
+            3.0 + 2.0 * (1.0 - load)
+        });
+        left += u32::from(clients.scheduler.status().load_admit > 0.97);
+    }
+    assert!(left >= 23, "{left} of 24");
+}
+
+#[test]
+fn between_all_and_nothing_is_tried_too() {
+    for seed in 1..=5 {
+        let mut clients = Clients::new(seed);
+        clients.hits = 0.5;
+        clients.run(200_000, 0.1, [480_000, 11_000], saturated(0.9));
+        let status = clients.scheduler.status();
+        assert!((status.load_admit - 0.9).abs() < 0.05, "seed {seed}: {status:?}");
+    }
+}
+
+/// What a step brings is hidden by chance in short windows; what copies cost is seen at once.
+#[test]
+fn windows_stay_long_where_trials_of_data_take_turns_with_those_of_the_load() {
+    for seed in 1..=5 {
+        let mut clients = Clients::new(seed);
+        let cost = |_, data| if data { 1.1 } else { 1.0 };
+        clients.run(500_000, 0.1, [14_000, 66_000], cost);
+        let before = clients.scheduler.status().windows;
+        clients.run(500_000, 0.1, [14_000, 66_000], cost);
+        let windows = clients.scheduler.status().windows - before;
+        assert!(
+            windows < 520,
+            "seed {seed}: {windows} windows, not of 1,024 requests"
+        );
+    }
+}
+
 #[test]
 fn a_switch_sends_the_share_that_it_is_set_to() {
     let load = Load::new(1);
