@@ -28,7 +28,8 @@
 //! much is no loss of the trial's.
 //!
 //! What a trial may send to a device follows from the latencies of both, and from what it has done already: the module `reach`. A device whose latency
-//! is not known is asked by single reads before.
+//! is not known is asked by single reads before. Where nothing is to be gained one way, the first trial since the load changed goes the other way at
+//! once as far as may be: a step shows little there.
 //!
 //! Where reads are redirected, the upper device is the bottleneck and copies would take from it: `data_admit` is 0. At `load_admit` 1 a trial of
 //! `data_admit` 0 against 1 decides.
@@ -42,19 +43,22 @@
 mod baselines;
 mod counts;
 mod hits;
+mod level;
 mod reach;
+mod switch;
 mod trial;
 
 pub use baselines::{Balance, Literal, fixed_split, paper};
 pub use counts::{Counts, Histogram, Meter, Side};
+pub use switch::Switch;
 
 use hits::{Hits, Seen};
+use level::Level;
 use reach::Reach;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use trial::{Noise, PAIRS_MAX, PAIRS_MIN, Trial, Verdict, logarithm};
+use trial::{Noise, PAIRS_MAX, PAIRS_MIN, Trial, Verdict};
 
 /// What is to be best.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,87 +139,6 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What each read asks, and all threads share.
-#[derive(Debug)]
-pub struct Switch {
-    /// `load_admit` times 2^32.
-    threshold: AtomicU64,
-    data_admit: AtomicBool,
-}
-
-impl Default for Switch {
-    fn default() -> Self {
-        Self::new(1.0, true)
-    }
-}
-
-/// `load_admit` 1 as a threshold.
-const ALL: u64 = 1 << 32;
-/// In the threshold: the next hit goes to the device that has fewer.
-const ASK: u64 = 1 << 63;
-
-impl Switch {
-    /// A switch that stands so.
-    pub fn new(load_admit: f64, data_admit: bool) -> Self {
-        let switch = Self {
-            threshold: AtomicU64::new(0),
-            data_admit: AtomicBool::new(false),
-        };
-        switch.set(load_admit, data_admit);
-        switch
-    }
-
-    /// Where a hit is read, by 32 uniform bits.
-    #[inline]
-    pub fn route(&self, random: u32) -> Side {
-        let threshold = self.threshold.load(Ordering::Relaxed);
-        if threshold > ALL {
-            return self.route_asked(random, threshold);
-        }
-        if u64::from(random) < threshold {
-            Side::Upper
-        } else {
-            Side::Lower
-        }
-    }
-
-    /// Of all threads that see the question one has it.
-    #[cold]
-    fn route_asked(&self, random: u32, threshold: u64) -> Side {
-        let plain = threshold & !ASK;
-        let taken = self
-            .threshold
-            .compare_exchange(threshold, plain, Ordering::Relaxed, Ordering::Relaxed);
-        let is_upper = match taken {
-            Ok(_) => plain < ALL / 2,
-            Err(_) => u64::from(random) < plain,
-        };
-        if is_upper { Side::Upper } else { Side::Lower }
-    }
-
-    /// Sends a single hit to the device that has fewer.
-    fn ask(&self) {
-        self.threshold.fetch_or(ASK, Ordering::Relaxed);
-    }
-
-    /// The share of hits that go to the upper device.
-    pub fn load_admit(&self) -> f64 {
-        (self.threshold.load(Ordering::Relaxed) & !ASK) as f64 / ALL as f64
-    }
-
-    /// Whether data may be copied to the upper device.
-    #[inline]
-    pub fn data_admit(&self) -> bool {
-        self.data_admit.load(Ordering::Relaxed)
-    }
-
-    fn set(&self, load_admit: f64, data_admit: bool) {
-        let threshold = (load_admit.clamp(0.0, 1.0) * ALL as f64).round() as u64;
-        self.threshold.store(threshold, Ordering::Relaxed);
-        self.data_admit.store(data_admit, Ordering::Relaxed);
-    }
-}
-
 /// What sets a switch by counts: the scheduler, and what it is compared with.
 pub trait Governor {
     /// What it sets.
@@ -267,12 +190,6 @@ const WINDOW_MAX: u64 = 1 << 18;
 const SETTLE: u64 = 32;
 /// A setting is held for so many windows, doubled as often, and for each time that nothing was found.
 const HOLD: (u64, u32) = (16, 5);
-/// A jump of the cost: by so much of its logarithm, and so many standard deviations, twice in a row.
-const JUMP: (f64, f64) = (0.15, 6.0);
-/// A trial is a loss: both sides cost more, by so much of the logarithm and so many standard deviations.
-const LOSS: (f64, f64) = (0.03, 4.0);
-/// The usual cost is that of so many windows.
-const WINDOWS: f64 = 64.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Setting {
@@ -708,54 +625,5 @@ impl Governor for Scheduler {
 
     fn window(&mut self, counts: &Counts, now_ns: u64) {
         Scheduler::window(self, counts, now_ns);
-    }
-}
-
-/// What is held costs so much, with so many requests under way.
-#[derive(Debug, Default)]
-struct Level {
-    /// `load_admit` that was held last.
-    load: f64,
-    windows: f64,
-    /// Means of the logarithms of both.
-    means: [f64; 2],
-    off: u32,
-}
-
-impl Level {
-    /// Notes the cost of a window. Returns true where two windows in a row are far from those before. A load that does not wait for answers shows in the
-    /// cost; a change of the number of clients may leave that as it was. Windows of a trial are of other settings: they must be further off, and
-    /// count for no mean.
-    fn has_jumped(&mut self, cost: f64, under_way: f64, noise: &Noise, held: Option<f64>) -> bool {
-        let logarithms = [cost, under_way].map(logarithm);
-        let (least, deviations) = JUMP;
-        let limit = least.max(deviations * noise.of_a_window());
-        let limits = [limit * if held.is_none() { 2.0 } else { 1.0 }, 2.0 * limit];
-        let is_off = |which: usize| (logarithms[which] - self.means[which]).abs() > limits[which];
-        if self.windows >= 2.0 && (is_off(0) || is_off(1)) {
-            self.off += 1;
-            return self.off >= 2;
-        }
-        self.off = 0;
-        if let Some(load) = held {
-            self.load = load;
-            self.windows = (self.windows + 1.0).min(WINDOWS);
-            for (mean, logarithm) in self.means.iter_mut().zip(logarithms) {
-                // The mean of the first windows, then one that follows slowly.
-                *mean += (logarithm - *mean) / self.windows;
-            }
-        }
-        false
-    }
-
-    /// Whether both sides of a trial cost more than what was held before it, and not only because more is asked for. Not while the next window is to
-    /// tell whether the cost has jumped: then the load is another, and the trial is not to blame.
-    fn is_below(&self, trial: &Trial, noise: &Noise) -> bool {
-        let Some(([cost, under_way], error)) = trial.above(self.means, self.windows, noise) else {
-            return false;
-        };
-        let (least, deviations) = LOSS;
-        let is_known = self.windows >= 2.0 && self.off == 0;
-        is_known && cost - under_way.max(0.0) > least.max(deviations * error)
     }
 }
