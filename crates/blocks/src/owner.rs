@@ -15,7 +15,8 @@
 //!     Blocks, Claim, Contents, Durability, Geometry, OpenBlock, Owner, Pool, STEP_BYTES, SealEnd, Start, State,
 //!     Superblock, Tenant,
 //! };
-//! use pumice_device::{AlignedBuf, Buffer, Device, MemDevice, MemMedium, Payload, SECTOR_BYTES, conformance::block_on};
+//! use pumice_device::{AlignedBuf, Buffer, Device, MemDevice, MemMedium, Payload, SECTOR_BYTES};
+//! use pumice_testkit::conformance::block_on;
 //! use pumice_record::codec::Fields;
 //! use std::ops::Range;
 //! use std::sync::Arc;

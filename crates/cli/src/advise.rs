@@ -4,11 +4,8 @@ mod args;
 mod page;
 mod report;
 
-use crate::lifetime::Rating;
-use crate::replay::{Bar, Printed, of_config};
-use crate::settings::{Layers, Settings};
+use crate::replay::{of_config, show};
 use crate::times::people;
-use crate::usage::usage;
 use anyhow::Context;
 pub use args::AdviseArgs;
 use args::{Have, SECTOR_BYTES, flash, latencies, read_ns};
@@ -19,16 +16,17 @@ use pumice_advise::{
     Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, knees,
     pairs, sizes,
 };
+use pumice_console::{Bar, print, usage};
 use pumice_server::Flags;
+use pumice_server::lifetime::Rating;
 use pumice_server::objects::{ServeConfig, options_of_empty, smallest_dram};
+use pumice_server::settings::{Layers, Settings};
 use pumice_sim::{
-    FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress, ReplayRules, Report, Timed,
-    replay_flash,
+    FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayRules, Report, Timed, replay_flash,
 };
 use pumice_trace::{Format, Human, Trace, bytes};
 use report::{Advice, ByRule, Row, Turn, Twice};
 use std::collections::HashMap;
-use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -129,14 +127,7 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     if let Some(page) = page {
         page.write(&advice.page())?;
     }
-    let text = if args.json {
-        serde_json::to_string_pretty(&Printed::of(&advice)).context("cannot write the advice")?
-    } else {
-        advice.text()
-    };
-    // A reader that is gone does not want it.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
-    Ok(())
+    print(args.json, &advice, Advice::text)
 }
 
 /// The curve of a trace, the seconds that it took, if it has times, and its requests without a size, if it has sizes that count.
@@ -157,11 +148,8 @@ fn read(args: &AdviseArgs, trace: &Trace) -> anyhow::Result<(Curve, Option<f64>,
         .map_err(crate::replay::trace_error)?
     {
         builder.add(&batch);
-        bar.show(ReplayProgress {
-            pass: 1,
-            passes: 1,
-            progress: reader.progress(),
-        });
+        let at = reader.progress();
+        bar.show(at.done, at.total);
     }
     bar.clear();
     let curve = builder.finish();
@@ -489,7 +477,7 @@ impl Basis<'_> {
                     ..ReplayRules::default()
                 },
             },
-            &mut |done| bar.iter().for_each(|bar| bar.show(done)),
+            &mut |at| bar.iter().for_each(|bar| show(bar, at)),
         );
         bar.iter().for_each(Bar::clear);
         replayed.map_err(crate::replay::sim_error)

@@ -3,9 +3,9 @@
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use pumice_console::usage;
 use pumice_server::Flags;
 use pumice_server::settings::Settings;
-use pumice_server::usage::usage;
 use pumice_trace::Size;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -15,18 +15,15 @@ mod times;
 mod trace;
 
 use clap::{Parser, Subcommand};
-use pumice_blocks::OpenError;
-use pumice_server::{lifetime, settings, usage};
+use pumice_console::{causes, complain};
 use serve::ServeArgs;
-use std::io::Write;
 use std::process::ExitCode;
-use usage::Usage;
 
 /// A flash cache that floats on little DRAM.
 #[derive(Debug, Parser)]
 #[command(
     name = "pumice",
-    version = pumice_server::VERSION,
+    version = pumice_console::VERSION,
     propagate_version = true,
     arg_required_else_help = true
 )]
@@ -55,23 +52,19 @@ pub fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            let said = usage::causes(&error);
+            let said = causes(&error);
             if tracing::enabled!(tracing::Level::ERROR) {
                 tracing::error!("{said}");
             } else {
-                // Nobody can be told where stderr is gone.
-                let _ = writeln!(std::io::stderr(), "pumice: {said}");
+                complain(format_args!("pumice: {said}"));
             }
-            ExitCode::from(if needs_a_person(&error) { 2 } else { 1 })
+            ExitCode::from(if pumice_server::needs_a_person(&error) {
+                2
+            } else {
+                1
+            })
         }
     }
-}
-
-/// Whether trying again cannot help: settings that cannot be obeyed, or a start that would lose the only copy of something. Who supervises the
-/// program does not start it again then.
-fn needs_a_person(error: &anyhow::Error) -> bool {
-    let is_only_copy = |error: &OpenError| matches!(error, OpenError::OnlyCopy(_));
-    error.is::<Usage>() || error.downcast_ref().is_some_and(is_only_copy)
 }
 
 /// Runs a command; false where it was done, and what it found is bad.

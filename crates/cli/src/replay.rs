@@ -5,28 +5,25 @@ mod grid;
 mod plot;
 mod summary;
 
-use crate::settings::{Layers, Settings};
 use crate::source::Source;
 use crate::times::time;
-use crate::usage::{causes, usage};
 use anyhow::Context;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pumice::{CacheOptions, IndexKind, IndexOptions};
-use pumice_blocks::{GeometryError, OpenError};
+use pumice_console::{Bar, causes, complain, judged, print, usage};
 use pumice_device::Profile;
 use pumice_flash::{LayoutName, LayoutOptions};
 use pumice_server::Flags;
 use pumice_server::objects::flash::size_of_new;
 use pumice_server::objects::{ServeConfig, TIER1_SHARE, config, options_of_empty};
+use pumice_server::settings::{Layers, Settings};
 use pumice_sim::{
     AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
     ReplayRules, Report, SimError, Timed, Warmup, replay_exact, replay_flash,
 };
 use pumice_trace::{OBJECT_BYTES, SizeDistribution, TraceError, bytes};
-use serde::Serialize;
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use summary::summary;
@@ -210,15 +207,14 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<()> {
 
 /// Says that a flag changes nothing, and why.
 fn note((flag, why): (&'static str, &'static str)) {
-    // Nobody can be told where stderr is gone.
-    let _ = writeln!(std::io::stderr(), "pumice: note: {flag} has no effect {why}");
+    complain(format_args!("pumice: note: {flag} has no effect {why}"));
 }
 
 fn run_one(args: &ReplayArgs) -> anyhow::Result<()> {
     check_built(args)?;
     without_effect(args).into_iter().for_each(note);
     let bar = Bar::new("replaying");
-    let report = report(args, &mut |done| bar.show(done));
+    let report = report(args, &mut |at| show(&bar, at));
     bar.clear();
     let report = report?;
     let missed = 1.0 - report.object_hit_ratio.unwrap_or(1.0);
@@ -227,14 +223,7 @@ fn run_one(args: &ReplayArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.timeline {
         write_timeline(path, &report.timeline).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let text = if args.json {
-        serde_json::to_string_pretty(&Printed::of(&report)).context("cannot write the report")?
-    } else {
-        summary(&report)
-    };
-    // A reader that is gone does not want the report.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
-    Ok(())
+    print(args.json, &report, summary)
 }
 
 /// The report of one replay, of flags without lists.
@@ -305,30 +294,6 @@ fn write_timeline(path: &std::path::Path, timeline: &[(u64, u64, u64)]) -> std::
         writeln!(file, "{second},{sent},{asked}")?;
     }
     file.flush()
-}
-
-/// What `--json` prints: the report, and what made it.
-#[derive(Serialize)]
-pub(crate) struct Printed<'a, R> {
-    #[serde(flatten)]
-    report: &'a R,
-    version: &'a str,
-    /// The commit that the program was built from, where that is known.
-    commit: Option<&'a str>,
-    command: Vec<String>,
-}
-
-impl<'a, R> Printed<'a, R> {
-    pub(crate) fn of(report: &'a R) -> Self {
-        Self {
-            report,
-            version: env!("CARGO_PKG_VERSION"),
-            commit: pumice_server::COMMIT,
-            command: std::env::args_os()
-                .map(|word| word.to_string_lossy().into_owned())
-                .collect(),
-        }
-    }
 }
 
 impl ReplayArgs {
@@ -546,88 +511,24 @@ fn missing_sizes(args: &ReplayArgs, is_exact: bool) -> anyhow::Result<MissingSiz
     }
 }
 
-/// What the user asked for in vain is usage; what went wrong on the way is not.
+/// What the user asked for in vain is usage, under the flag that alone is at fault where there is one.
 pub(crate) fn sim_error(error: SimError) -> anyhow::Error {
-    match error {
-        SimError::Trace(error) => trace_error(error),
-        SimError::Size { .. }
-        | SimError::SizeInBytes { .. }
-        | SimError::TooSmall { .. }
-        | SimError::Warmup { .. }
-        | SimError::Ops { .. }
-        | SimError::Policy { .. }
-        | SimError::SizesRecorded { .. }
-        | SimError::Served(_)
-        | SimError::WriteBudget(_)
-        | SimError::NoTimes(_)
-        | SimError::NoContents(_)
-        | SimError::ChunkBytes { .. }
-        | SimError::ShortChunks(_)
-        | SimError::ReadOnce { .. } => usage(error.to_string()),
-        SimError::Open(OpenError::Geometry(error @ GeometryError::BlockSize(_))) => {
-            usage(format!("--block-size: {error}"))
-        }
-        SimError::Open(OpenError::Geometry(error)) => usage(format!("--flash-size: {error}")),
-        SimError::Ftl(error) => usage(format!("--superblock: {error}; 0 is no drive")),
-        error => error.into(),
+    match (error.flag(), error) {
+        (_, SimError::Ftl(error)) => usage(format!("--superblock: {error}; 0 is no drive")),
+        (Some(flag), error) => usage(format!("{flag}: {error}")),
+        (None, error) => judged(error, SimError::is_usage),
     }
 }
 
 /// The same for a trace.
 pub fn trace_error(error: TraceError) -> anyhow::Error {
-    match error {
-        TraceError::Undetected { .. }
-        | TraceError::UnknownFormat { .. }
-        | TraceError::NoColumns { .. }
-        | TraceError::Columns { .. }
-        | TraceError::Generator { .. }
-        | TraceError::ColumnsWithout { .. }
-        | TraceError::NoFingerprints { .. }
-        | TraceError::NoPages { .. }
-        | TraceError::PageSize { .. }
-        | TraceError::UnknownKey { .. }
-        | TraceError::NotWritable { .. }
-        | TraceError::Exists { .. } => usage(error.to_string()),
-        error => error.into(),
-    }
+    judged(error, TraceError::is_usage)
 }
 
-/// Progress on a terminal; silent elsewhere.
-pub struct Bar(ProgressBar);
-
-impl Bar {
-    /// A bar for what is being done, such as "replaying".
-    pub fn new(doing: &'static str) -> Self {
-        let target = if std::io::stderr().is_terminal() {
-            ProgressDrawTarget::stderr()
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bar = ProgressBar::with_draw_target(Some(0), target);
-        let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent:>3} %, {eta} left");
-        bar.set_style(
-            style
-                .unwrap_or_else(|_| ProgressStyle::default_bar())
-                .progress_chars("=> "),
-        );
-        bar.set_message(doing);
-        Self(bar)
-    }
-
-    /// Shows how far it has come.
-    pub fn show(&self, done: ReplayProgress) {
-        let bar = &self.0;
-        if done.progress.total > 0 {
-            bar.set_length(done.progress.total);
-        }
-        bar.set_position(done.progress.done);
-        if done.passes > 1 {
-            bar.set_message(format!("pass {} of {}", done.pass, done.passes));
-        }
-    }
-
-    /// Takes the bar away.
-    pub fn clear(&self) {
-        self.0.finish_and_clear();
+/// Shows how far a replay has come.
+pub(crate) fn show(bar: &Bar, at: ReplayProgress) {
+    bar.show(at.progress.done, at.progress.total);
+    if at.passes > 1 {
+        bar.name(format!("pass {} of {}", at.pass, at.passes));
     }
 }

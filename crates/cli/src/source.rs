@@ -1,11 +1,10 @@
 //! The trace that a command reads.
 
 use crate::replay::trace_error;
-use crate::usage::usage;
 use clap::Args;
+use pumice_console::{complain, usage};
 use pumice_trace::{Columns, Format, Trace, TraceKey, TraceOptions, bytes};
 use std::ffi::OsString;
-use std::io::Write;
 
 /// Flags that say which trace to read, and how.
 #[derive(Args, Clone, Debug)]
@@ -39,11 +38,9 @@ impl Source {
     pub fn doubt(&self, accesses: u64, new: u64) {
         let is_file = !pumice_trace::Generator::is_generator_name(&self.trace.to_string_lossy());
         if is_file && accesses >= 1000 && new > accesses / 100 * 95 {
-            // Nobody can be told where stderr is gone.
-            let _ = writeln!(
-                std::io::stderr(),
+            complain(format_args!(
                 "pumice: note: {new} of {accesses} accesses are of an object that is new, or not there any more; is --format the right one?"
-            );
+            ));
         }
     }
 

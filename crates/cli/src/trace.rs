@@ -2,14 +2,11 @@
 
 mod record;
 
-use crate::replay::{Bar, trace_error};
+use crate::replay::trace_error;
 use crate::source::Source;
-use crate::usage::usage;
-use anyhow::Context;
 use clap::{Args, Subcommand};
-use pumice_sim::ReplayProgress;
-use pumice_trace::{ConvertOptions, Format, Human, Progress, Summary, bytes, convert};
-use std::io::Write;
+use pumice_console::{Bar, as_json, complain, say, usage};
+use pumice_trace::{ConvertOptions, Format, Human, Summary, bytes, convert};
 use std::path::PathBuf;
 
 /// Flags of `trace`.
@@ -67,30 +64,20 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         TraceCommand::Convert(args) => converted(args)?,
         TraceCommand::Record(args) => record::run(args)?,
     };
-    // A reader that is gone does not want it.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    say(&text);
     Ok(())
-}
-
-/// Shows progress on the only pass over a trace.
-fn show(bar: &Bar, progress: Progress) {
-    bar.show(ReplayProgress {
-        pass: 1,
-        passes: 1,
-        progress,
-    });
 }
 
 fn info(args: &InfoArgs) -> anyhow::Result<String> {
     let trace = args.source.trace()?;
     let bar = Bar::new("reading");
-    let summary = Summary::of(&trace, &mut |progress| show(&bar, progress));
+    let summary = Summary::of(&trace, &mut |at| bar.show(at.done, at.total));
     bar.clear();
     let summary = summary.map_err(trace_error)?;
     args.source
         .doubt(summary.accesses.max(summary.requests), summary.objects);
     if args.json {
-        serde_json::to_string_pretty(&summary).context("cannot write the figures")
+        as_json(&summary)
     } else {
         Ok(lines(&summary))
     }
@@ -171,10 +158,7 @@ fn lines(summary: &Summary) -> String {
             }
         },
     ));
-    lines
-        .iter()
-        .map(|(name, text)| format!("{name:<14} {text}\n"))
-        .collect()
+    pumice_console::lines(14, &lines)
 }
 
 fn converted(args: &ConvertArgs) -> anyhow::Result<String> {
@@ -188,16 +172,14 @@ fn converted(args: &ConvertArgs) -> anyhow::Result<String> {
     let bar = Bar::new("converting");
     let object_size = args.object_size.unwrap_or(1);
     let options = ConvertOptions { to, object_size };
-    let converted = convert(&trace, &args.out, options, &mut |progress| show(&bar, progress));
+    let converted = convert(&trace, &args.out, options, &mut |at| bar.show(at.done, at.total));
     bar.clear();
     let converted = converted.map_err(trace_error)?;
     if converted.without_size > 0 && args.object_size.is_none() {
-        // Nobody can be told where stderr is gone.
-        let _ = writeln!(
-            std::io::stderr(),
+        complain(format_args!(
             "pumice: note: {} requests have no size, and are written with 1 byte; --object-size gives another size",
             converted.without_size
-        );
+        ));
     }
     let mut text = format!(
         "{}: {} requests as {to}\n",

@@ -4,8 +4,8 @@
 //!
 //! Overwrites PATH. Prints one line per engine and workload; every read is checked.
 
-use pumice_device::conformance::block_on;
 use pumice_device::{AlignedBuf, Buffer, Device, FileDevice, FileOptions, FileShared, Payload};
+use pumice_testkit::conformance::block_on;
 use pumice_world::{Executor, Spawner, mix64};
 use std::cell::Cell;
 use std::error::Error;

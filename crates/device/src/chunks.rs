@@ -7,13 +7,13 @@ pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 
 /// A sparse array of bytes; what was never written reads as zeros.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct ChunkMap {
+pub struct ChunkMap {
     chunks: HashMap<usize, Box<[u8]>>,
 }
 
 impl ChunkMap {
     /// Fills `out` with the bytes at `offset`.
-    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
         for span in spans(offset, out.len()) {
             let to = &mut out[span.at..][..span.len];
             match self.chunks.get(&span.chunk) {
@@ -24,7 +24,7 @@ impl ChunkMap {
     }
 
     /// Puts `bytes` at `offset`.
-    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         for span in spans(offset, bytes.len()) {
             let to = self.chunks.entry(span.chunk);
             let to = to.or_insert_with(|| vec![0; CHUNK_BYTES].into_boxed_slice());
@@ -33,7 +33,7 @@ impl ChunkMap {
     }
 
     /// Memory held, in bytes.
-    pub(crate) fn resident_bytes(&self) -> u64 {
+    pub fn resident_bytes(&self) -> u64 {
         self.chunks.len() as u64 * CHUNK_BYTES as u64
     }
 }

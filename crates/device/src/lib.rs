@@ -2,31 +2,26 @@
 //!
 //! Implementations: [`FileDevice`] (a file or raw block device through O_DIRECT and io_uring, or ordinary positioned
 //! I/O on a few threads where either is refused), [`MemDevice`] (memory), [`SparseDevice`] (keeps headers, forgets
-//! values: for simulation), [`FaultyDevice`] (seeded faults over memory), [`CountingDevice`] (counts what passes to another),
-//! [`ThrottledDevice`] (as slow as another kind of device), [`SubDevice`] (a range of another).
-//! All of them run the conformance suite in [`conformance`].
+//! values: for simulation), [`CountingDevice`] (counts what passes to another),
+//! [`ThrottledDevice`] (as slow as another kind of device). All of them run the conformance suite of `crates/testkit`, which has one more,
+//! that fails as it is told. A device of another crate checks ranges with [`check_range`], [`check_write_range`] and [`check_log_range`].
 
 mod chunks;
 mod counting;
-mod faulty;
 mod file;
 mod forward;
 mod mem;
 mod overdue;
 mod sparse;
-mod sub;
 mod throttled;
 
-pub mod conformance;
-
+pub use chunks::ChunkMap;
 pub use counting::{CountingDevice, DeviceCounters, DeviceCounts};
-pub use faulty::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice, FaultyMedium};
 pub use file::{Engine, FileDevice, FileError, FileOptions, FileShared, file_behind, holder, mounted_at};
 pub use mem::{MemDevice, MemMedium};
-pub use overdue::Overdue;
+pub use overdue::{Overdue, Silence};
 pub use pumice_memory::{AlignedBuf, Buffer, Payload, SECTOR_BYTES, SparseBuf};
 pub use sparse::{SparseDevice, SparseMedium};
-pub use sub::SubDevice;
 pub use throttled::{
     Delay, Delays, Direction, Kind, Lanes, Profile, ProfileError, RealTime, Stalls, Throttle,
     ThrottledDevice, Timeline, VirtualTime, duration,
@@ -172,7 +167,10 @@ pub fn check_range(capacity: u64, offset: u64, len: usize) -> io::Result<()> {
 }
 
 /// Checks the arguments of [`Device::write`], where `len` is the length of its buffer.
-fn check_write_range(capacity: u64, offset: u64, len: usize, range: &Range<usize>) -> io::Result<()> {
+///
+/// # Errors
+/// As [`check_range`].
+pub fn check_write_range(capacity: u64, offset: u64, len: usize, range: &Range<usize>) -> io::Result<()> {
     if range.start > range.end || range.end > len || !range.start.is_multiple_of(SECTOR_BYTES) {
         return Err(invalid(format!(
             "device write at {offset}: part {range:?} of a buffer of {len} bytes is outside or not aligned"
@@ -189,7 +187,10 @@ fn check_write<B: Buffer>(capacity: u64, offset: u64, data: &B, range: Range<usi
 }
 
 /// Checks a range against the contract of [`Device::append_log`] and [`Device::read_log`].
-fn check_log_range(capacity: u64, offset: u64, len: usize) -> io::Result<()> {
+///
+/// # Errors
+/// As [`check_range`].
+pub fn check_log_range(capacity: u64, offset: u64, len: usize) -> io::Result<()> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= capacity => Ok(()),
         _ => Err(invalid(format!(

@@ -44,7 +44,7 @@ const LOST_PATIENCES: u32 = 8;
 /// What counts is the device's silence and not how old an operation is: a slow device with a long queue answers all the time, and the
 /// last of the queue waits for the others.
 #[derive(Debug, Default)]
-pub(crate) struct Silence {
+pub struct Silence {
     now: u32,
     /// Answers heard of, and the second of the last one.
     answers: u64,
@@ -53,12 +53,12 @@ pub(crate) struct Silence {
 
 impl Silence {
     /// Seconds that have passed.
-    pub(crate) fn now(&self) -> u32 {
+    pub fn now(&self) -> u32 {
         self.now
     }
 
     /// Passes a second. `answers` grows where the device has answered anyone, on any handle.
-    pub(crate) fn tick(&mut self, answers: u64) {
+    pub fn tick(&mut self, answers: u64) {
         if self.answers != answers {
             (self.answers, self.since) = (answers, self.now);
         }
@@ -67,7 +67,7 @@ impl Silence {
 
     /// The seconds without an answer for which an operation is given up, if it is: `given` is when it was handed on, to wait for its
     /// turn, `begun` when that turn came. With a patience of 0 everything is.
-    pub(crate) fn overdue(&self, given: u32, begun: Option<u32>, patience: u32) -> Option<u32> {
+    pub fn overdue(&self, given: u32, begun: Option<u32>, patience: u32) -> Option<u32> {
         let age = |at: u32| self.now.wrapping_sub(at);
         if patience == 0 || age(given).min(age(self.since)) > patience {
             return Some(patience);

@@ -1,7 +1,7 @@
 //! Bytes that go to the device for one log record, as the kernel counts them for this process: so this test is alone in it.
 
-use pumice_device::conformance::block_on;
 use pumice_device::{Device, FileDevice, FileOptions, FileShared};
+use pumice_testkit::conformance::block_on;
 use std::fs;
 use std::sync::Arc;
 

@@ -7,7 +7,6 @@ pub mod lifetime;
 pub mod objects;
 pub mod service;
 pub mod settings;
-pub mod usage;
 pub mod volumes;
 
 #[cfg(test)]
@@ -17,19 +16,15 @@ mod throttle;
 
 pub use host::start_log;
 use objects::ServeConfig;
+use pumice_blocks::OpenError;
+use pumice_console::{Usage, usage};
+pub use pumice_door_memcached::RECORDING_HEAD;
 #[cfg(feature = "throttle")]
 use pumice_throttle as throttle;
 use settings::Layers;
 use std::path::PathBuf;
 pub use throttle::Kinds;
-use usage::usage;
 use volumes::VolumesConfig;
-
-/// The version, with the commit that it is built from behind it, if that is known.
-pub const VERSION: &str = env!("VERSION_OF_PUMICE");
-
-/// The commit that it is built from, if that is known.
-pub const COMMIT: Option<&str> = option_env!("COMMIT_OF_PUMICE");
 
 /// What flags alone say of a server, beside its settings.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +43,13 @@ pub struct Flags {
     pub pid_file: Option<PathBuf>,
     /// Connections that may wait to be accepted.
     pub backlog: Option<u32>,
+}
+
+/// Whether trying again cannot help: settings that cannot be obeyed, or a start that would lose the only copy of something. Who supervises the
+/// program does not start it again then.
+pub fn needs_a_person(error: &anyhow::Error) -> bool {
+    let is_only_copy = |error: &OpenError| matches!(error, OpenError::OnlyCopy(_));
+    error.is::<Usage>() || error.downcast_ref().is_some_and(is_only_copy)
 }
 
 /// Runs a server to its end.

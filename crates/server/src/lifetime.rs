@@ -1,8 +1,8 @@
 //! How long flash lasts: what its vendor says, from flags or settings, and the figures of a running server.
 
 use crate::settings::{Given, Layers};
-use crate::usage::usage;
 use pumice_advise::Endurance;
+use pumice_console::usage;
 use pumice_device::DeviceCounts;
 use pumice_door_admin::{Group, group};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The seam between the host and what it serves.
 
 use crate::host::Worker;
-use crate::usage::usage;
+use pumice_console::usage;
 use pumice_door_admin::{BooksFault, Figures, NotRecorded, Requests};
 use pumice_net::Listen;
 use pumice_trace::Human;

@@ -1,7 +1,7 @@
 //! Settings of `serve`, from where they come: flags over the environment over the configuration file over defaults.
 
-use crate::usage::usage;
 use clap::Args;
+use pumice_console::usage;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! Why a replay could not be done.
 
+use pumice_blocks::{GeometryError, OpenError};
 use pumice_trace::TraceError;
 
 /// Why a replay could not be done.
@@ -58,7 +59,7 @@ pub enum SimError {
     Ftl(crate::ftl::FtlError),
     /// The cache could not be opened on the device.
     #[error(transparent)]
-    Open(pumice_blocks::OpenError),
+    Open(OpenError),
     /// Bytes in a period that are too few for the blocks of the cache.
     #[error("--flash-write-budget: {0}")]
     WriteBudget(pumice_admit::SmallBudget),
@@ -129,4 +130,40 @@ pub enum SimError {
         /// The most that can be numbered.
         limit: u32,
     },
+}
+
+impl SimError {
+    /// The flag whose value alone is at fault, where that is so.
+    pub fn flag(&self) -> Option<&'static str> {
+        match self {
+            SimError::Open(OpenError::Geometry(GeometryError::BlockSize(_))) => Some("--block-size"),
+            SimError::Open(OpenError::Geometry(_)) => Some("--flash-size"),
+            SimError::Ftl(_) => Some("--superblock"),
+            _ => None,
+        }
+    }
+
+    /// Whether the replay was asked for in a way that cannot be.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            SimError::Trace(error) => error.is_usage(),
+            error => matches!(
+                error,
+                SimError::Size { .. }
+                    | SimError::SizeInBytes { .. }
+                    | SimError::TooSmall { .. }
+                    | SimError::Warmup(_)
+                    | SimError::Ops(_)
+                    | SimError::Policy { .. }
+                    | SimError::SizesRecorded(_)
+                    | SimError::Served(_)
+                    | SimError::WriteBudget(_)
+                    | SimError::NoTimes(_)
+                    | SimError::NoContents(_)
+                    | SimError::ChunkBytes { .. }
+                    | SimError::ShortChunks(_)
+                    | SimError::ReadOnce { .. }
+            ),
+        }
+    }
 }

@@ -1,4 +1,6 @@
-//! For tests alone: crashes and faults for any kind of store.
+//! For tests alone: crashes and faults for any kind of store, and what any kind of device must do.
+//!
+//! A device runs the suite of [`conformance`]. [`FaultyDevice`] is one in memory that fails as its plan says, from one seed.
 //!
 //! A new kind of store implements [`Store`], a dozen short methods, and has from its first day a crash at each of its writes and
 //! appends ([`crash_at_every_write`]), crashes within the starts that follow ([`crash_within_starts`]), power cuts ([`power_cuts`]), and
@@ -11,21 +13,23 @@
 //!
 //! The runs are deterministic: a failure names its seed and its point.
 
+pub mod conformance;
 mod disk;
 mod drawn;
+mod faulty;
 mod model;
 mod plans;
 mod runs;
 
 pub use disk::{Disk, SECTOR};
 pub use drawn::{Dimension, Drawn, Life, Pairs, content, draw_lives};
+pub use faulty::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice, FaultyMedium};
 pub use model::{Model, Seen};
 pub use plans::{any_faults, calm, crash_at, volatile};
 pub use runs::{
     Load, Totals, crash_at_every_write, crash_within_starts, inspect_names_damage, power_cuts, swarm, swarms,
 };
 
-use pumice_device::FaultyDevice;
 use std::ops::Range;
 
 /// What the readers of a store say of a device.

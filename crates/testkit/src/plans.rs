@@ -1,6 +1,6 @@
 //! What a simulated device does to a store.
 
-use pumice_device::{CrashPoint, FaultPlan};
+use crate::{CrashPoint, FaultPlan};
 use pumice_world::Random;
 
 /// A healthy device: its operations end some time after they began.

@@ -2,8 +2,8 @@
 
 use crate::model::{Model, Seen};
 use crate::plans::{any_faults, calm, crash_at, volatile};
-use crate::{Inspection, Store};
-use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium};
+use crate::{FaultPlan, FaultyDevice, FaultyMedium, Inspection, Store};
+use pumice_device::Device;
 use pumice_world::{Random, mix64};
 use std::sync::Arc;
 

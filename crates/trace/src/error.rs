@@ -182,4 +182,23 @@ impl TraceError {
     pub fn is_corruption(&self) -> bool {
         matches!(self, TraceError::Damaged { .. } | TraceError::Compressed { .. })
     }
+
+    /// Whether the trace was asked for in a way that cannot be.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            TraceError::Undetected { .. }
+                | TraceError::UnknownFormat(_)
+                | TraceError::NoColumns(_)
+                | TraceError::Columns { .. }
+                | TraceError::Generator { .. }
+                | TraceError::ColumnsWithout { .. }
+                | TraceError::NoFingerprints { .. }
+                | TraceError::NoPages { .. }
+                | TraceError::PageSize(_)
+                | TraceError::UnknownKey(_)
+                | TraceError::NotWritable(_)
+                | TraceError::Exists(_)
+        )
+    }
 }

@@ -7,7 +7,7 @@
 //!
 //! Readers apply no replay semantics: what a size of 0, a changed size or a delete means is for the replay; but a size that a request does not record
 //! is looked for in those that follow. A [`Summary`] has the
-//! figures of a trace, and [`convert()`] writes it in another format.
+//! figures of a trace, and [`convert()`] writes it in another format. [`Told`] records one of what a running server is asked for.
 #![forbid(unsafe_code)]
 
 mod columns;
@@ -20,6 +20,7 @@ mod formats;
 mod generator;
 mod input;
 mod next_sizes;
+mod record;
 mod records;
 mod request;
 mod size;
@@ -35,6 +36,7 @@ pub use convert::{ConvertOptions, Converted, Recorder, convert};
 pub use error::{Compression, TraceError};
 pub use format::{Format, TraceKey};
 pub use generator::{GeneratedRequests, Generator};
+pub use record::{RecordError, Told};
 pub use request::{
     BATCH_REQUESTS, DiskRequests, OBJECT_BYTES, Op, Progress, Records, Request, RequestReader, SIZE_REQUESTS,
 };

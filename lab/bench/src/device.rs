@@ -1,9 +1,9 @@
 //! `pumice-bench device`: how fast a device is, by size, depth and mix.
 
-use crate::console::{print, say, usage};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use hdrhistogram::Histogram;
+use pumice_console::{print, say, usage};
 use pumice_device::{
     AlignedBuf, Buffer, Device, FileDevice, FileOptions, FileShared, Payload, Profile, RealTime, Throttle,
     ThrottledDevice, Timeline,

@@ -1,8 +1,8 @@
 //! `pumice-bench history`: a history check.
 
-use crate::console::print;
 use crate::memcached::load_error;
 use clap::Args;
+use pumice_console::print;
 use pumice_loadgen::{HistoryOptions, HistoryReport, history};
 
 /// Flags of `history`.

@@ -3,7 +3,6 @@
 //! It uses the public API of the rooms, and reaches a server through its sockets alone, so any server of the protocol will do. Exit status: 0 done,
 //! 1 failed, or an answer was wrong, 2 bad usage.
 
-mod console;
 mod device;
 mod history;
 mod memcached;
@@ -11,7 +10,7 @@ mod model;
 mod nbd;
 
 use clap::{Parser, Subcommand};
-use std::io::Write;
+use pumice_console::{Usage, causes, complain};
 use std::process::ExitCode;
 
 /// That of `pumice`: models run its code.
@@ -87,7 +86,6 @@ fn main() -> ExitCode {
     let Err(error) = done else {
         return ExitCode::SUCCESS;
     };
-    // Nobody can be told where stderr is gone.
-    let _ = writeln!(std::io::stderr(), "pumice-bench: {}", console::causes(&error));
-    ExitCode::from(if error.is::<console::Usage>() { 2 } else { 1 })
+    complain(format_args!("pumice-bench: {}", causes(&error)));
+    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
 }

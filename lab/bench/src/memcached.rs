@@ -1,7 +1,7 @@
 //! `pumice-bench memcached`: load on a memcached server, ours or another's.
 
-use crate::console::{Bar, is_usage, print, usage};
 use clap::Args;
+use pumice_console::{Bar, print, usage};
 use pumice_loadgen::{LoadError, Options, Stage, Status};
 
 /// Flags of `memcached`.
@@ -21,7 +21,7 @@ pub struct MemcachedArgs {
 /// Usage; a server that is not there; answers that were wrong.
 pub fn run(args: &MemcachedArgs) -> anyhow::Result<()> {
     let options = &args.options;
-    let bar = Bar::new();
+    let bar = Bar::new("preload");
     let result = pumice_loadgen::run(options, &mut |status| show(&bar, status));
     bar.clear();
     let report = result.map_err(load_error)?;
@@ -48,7 +48,7 @@ pub fn run(args: &MemcachedArgs) -> anyhow::Result<()> {
 pub fn load_error(error: LoadError) -> anyhow::Error {
     match error {
         LoadError::Settings(what) => usage(what),
-        LoadError::Keys(ref keys) if is_usage(keys) => usage(error.to_string()),
+        LoadError::Keys(ref keys) if keys.is_usage() => usage(error.to_string()),
         error => error.into(),
     }
 }
@@ -64,5 +64,6 @@ fn show(bar: &Bar, status: Status) {
         wrong => format!(", {wrong} WRONG ANSWERS"),
     };
     let rate = format!("{:.0} requests per second{wrong}", status.requests_per_second);
-    bar.show(doing, status.fraction, rate);
+    bar.name(format!("{doing}, {rate}"));
+    bar.show((status.fraction * 1000.0) as u64, 1000);
 }

@@ -3,8 +3,8 @@
 mod admission;
 mod volume;
 
-use crate::console::{print, usage};
 use clap::{Args, Subcommand};
+use pumice_console::{print, usage};
 use pumice_device::Profile;
 use pumice_models::{CacheModel, CellOptions, CellReport, Change, Load, run_cell};
 use pumice_nhc::{Meter, Objective, Side, Switch};

@@ -6,8 +6,9 @@ use pumice_blocks::chain::{NO_BLOCK, PartHeader};
 use pumice_blocks::geometry::LOG_RECORD_BYTES;
 use pumice_blocks::log::{Kind, LogRecord, OwnKind, PrefixMark};
 use pumice_blocks::{Blocks, Geometry, Owner, SlotContent, State, StoreId, Superblock};
-use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
+use pumice_device::{Device, SECTOR_BYTES};
 use pumice_testkit::Store;
+use pumice_testkit::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -2,7 +2,7 @@
 
 use crate::toy::Toy;
 use crate::{Copies, Durable, OnlyCopy};
-use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_testkit::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_testkit::{Load, Store, calm, crash_at_every_write, power_cuts, store_tests, swarms};
 use std::pin::pin;
 use std::sync::Arc;

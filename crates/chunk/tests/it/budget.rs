@@ -4,8 +4,9 @@ use crate::store::{Rig, content, options};
 use parking_lot::Mutex;
 use pumice_blocks::{BudgetLevel, SlotContent, Superblock};
 use pumice_chunk::store::BudgetOwner;
-use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
+use pumice_device::{Device, SECTOR_BYTES};
 use pumice_testkit::Store;
+use pumice_testkit::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use std::sync::Arc;
 
 /// What a checkpoint is charged for superblocks.

@@ -2,8 +2,8 @@
 
 use crate::store::{Rig, content, options};
 use pumice_chunk::store::Filled;
-use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_testkit::Store;
+use pumice_testkit::{FaultPlan, FaultyDevice, FaultyMedium};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Waker};

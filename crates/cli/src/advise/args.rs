@@ -1,12 +1,12 @@
 //! Flags of `advise`.
 
-use crate::lifetime::positive;
 use crate::source::Source;
 use crate::times::{people, time};
-use crate::usage::usage;
 use clap::Args;
 use pumice_advise::Latencies;
+use pumice_console::usage;
 use pumice_device::Profile;
+use pumice_server::lifetime::positive;
 use pumice_trace::bytes;
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -3,7 +3,6 @@
 mod device;
 mod volume;
 
-use crate::usage::usage;
 use anyhow::Context;
 use clap::Args;
 use device::{Overlay, ReadOnly};
@@ -12,6 +11,7 @@ use pumice_blocks::open::read_superblock;
 use pumice_blocks::superblock::FORMAT;
 use pumice_blocks::{Geometry, OpenError, Superblock};
 use pumice_chunk::store::STORE;
+use pumice_console::usage;
 use pumice_device::SECTOR_BYTES;
 use pumice_flash::inspect::{self, BlockCounts, Finding, Severity, Sink, Source, Summary};
 use pumice_nhc::format::{UPPER_DATA_OFFSET, UPPER_FORMAT};

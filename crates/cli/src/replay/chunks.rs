@@ -1,12 +1,10 @@
 //! `pumice replay --chunk-cache`: a volume's chunks through a deduplicating cache.
 
-use super::{Bar, Printed, ReplayArgs, sim_error};
-use crate::usage::usage;
-use anyhow::Context;
+use super::{ReplayArgs, show, sim_error};
 use clap::Args;
+use pumice_console::{Bar, lines, print, usage};
 use pumice_sim::{Addresses, CacheSize, ChunkCacheName, ChunkOptions, ChunkReport, SimError, replay_chunks};
 use pumice_trace::{Human, bytes};
-use std::io::Write;
 
 /// Flags of a replay of chunks.
 #[derive(Args, Clone, Debug)]
@@ -56,21 +54,14 @@ pub(super) fn run(args: &ReplayArgs, cache: ChunkCacheName) -> anyhow::Result<()
     };
     let trace = args.source.trace()?;
     let bar = Bar::new("replaying");
-    let result = replay_chunks(&trace, &options, &mut |done| bar.show(done));
+    let result = replay_chunks(&trace, &options, &mut |at| show(&bar, at));
     bar.clear();
     let report = result.map_err(|error| match error {
         SimError::Open(error) => usage(format!("--cache-size: {error}")),
         SimError::Ftl(error) => usage(format!("--superblock: {error}")),
         error => sim_error(error),
     })?;
-    let text = if args.json {
-        serde_json::to_string_pretty(&Printed::of(&report)).context("cannot write the report")?
-    } else {
-        summary(&report)
-    };
-    // A reader that is gone does not want the report.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
-    Ok(())
+    print(args.json, &report, summary)
 }
 
 /// The report for people.
@@ -79,7 +70,7 @@ fn summary(report: &ChunkReport) -> String {
         |ratio: Option<f64>| ratio.map_or("none".to_owned(), |ratio| format!("{:.2} %", ratio * 100.0));
     let times = |times: Option<f64>| times.map_or("not modelled".to_owned(), |times| format!("{times:.3}"));
     let each = |bytes: u64, count: u64| bytes as f64 / count.max(1) as f64;
-    let lines = [
+    let figures = [
         (
             "trace",
             format!(
@@ -146,8 +137,5 @@ fn summary(report: &ChunkReport) -> String {
         ),
         ("time", format!("{:.2} s", report.elapsed_seconds)),
     ];
-    lines
-        .iter()
-        .map(|(name, text)| format!("{name:<17} {text}\n"))
-        .collect()
+    lines(17, &figures)
 }

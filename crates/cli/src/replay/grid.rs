@@ -1,13 +1,12 @@
 //! `pumice replay` with lists: a replay of each combination, a table, and a picture of the curves.
 
 use super::plot::{self, Line};
-use super::{Bar, Printed, ReplayArgs, check_built, layout, note, report};
-use crate::usage::{causes, usage};
+use super::{ReplayArgs, check_built, layout, note, report};
 use anyhow::Context;
-use pumice_sim::{ReplayProgress, Report};
-use pumice_trace::{Human, Progress};
+use pumice_console::{Bar, Printed, as_json, causes, complain, say, usage};
+use pumice_sim::Report;
+use pumice_trace::Human;
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -85,12 +84,7 @@ pub(super) fn run(args: &ReplayArgs, cells: &[ReplayArgs]) -> anyhow::Result<()>
             // Nobody else has this one.
             let _ = place.set(report(cell, &mut |_| {}));
             let done = ended.fetch_add(1, Ordering::Relaxed) as u64 + 1;
-            let total = cells.len() as u64;
-            bar.show(ReplayProgress {
-                pass: 1,
-                passes: 1,
-                progress: Progress { done, total },
-            });
+            bar.show(done, cells.len() as u64);
         }
     };
     std::thread::scope(|scope| {
@@ -106,26 +100,18 @@ pub(super) fn run(args: &ReplayArgs, cells: &[ReplayArgs]) -> anyhow::Result<()>
         match result {
             Ok(report) => rows.push((cell, report)),
             Err(error) if failed.is_none() => failed = Some(error.context(name(cell))),
-            Err(error) => {
-                // Nobody can be told where stderr is gone.
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "pumice: {}",
-                    causes(&error.context(name(cell)))
-                );
-            }
+            Err(error) => complain(format_args!("pumice: {}", causes(&error.context(name(cell))))),
         }
     }
     let text = if args.json {
         let reports: Vec<_> = rows.iter().map(|(_, report)| Printed::of(report)).collect();
-        serde_json::to_string_pretty(&reports).context("cannot write the reports")?
+        as_json(&reports)?
     } else if args.csv {
         csv(&rows)
     } else {
         table(&rows)
     };
-    // A reader that is gone does not want it.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    say(&text);
     if let Some(path) = &args.plot {
         std::fs::write(path, picture(&rows)).with_context(|| format!("cannot write {}", path.display()))?;
     }

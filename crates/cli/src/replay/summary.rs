@@ -126,10 +126,7 @@ pub(super) fn summary(report: &Report) -> String {
             report.elapsed_seconds, report.requests_per_second
         ),
     ));
-    lines
-        .iter()
-        .map(|(name, text)| format!("{name:<17} {text}\n"))
-        .collect()
+    pumice_console::lines(17, &lines)
 }
 
 #[cfg(test)]

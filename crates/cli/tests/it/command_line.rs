@@ -41,7 +41,7 @@ fn a_program_without_throttle_says_how_to_get_one() {
 fn the_version_has_the_commit() {
     let directory = tempfile::tempdir().unwrap();
     // Of a checkout; an archive has none.
-    let commit = pumice_server::COMMIT.map_or_else(String::new, |commit| format!(" ({commit})"));
+    let commit = pumice_console::COMMIT.map_or_else(String::new, |commit| format!(" ({commit})"));
     let version = format!("{}{commit}\n", env!("CARGO_PKG_VERSION"));
     for words in [&["--version"][..], &["serve", "-V"]] {
         let output = pumice(directory.path(), words);

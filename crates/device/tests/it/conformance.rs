@@ -1,13 +1,11 @@
 //! Every device runs the one suite.
 
-use pumice_device::conformance::{MIN_CAPACITY, check};
 use pumice_device::{
-    CountingDevice, Device, DeviceCounters, Engine, FaultPlan, FaultyDevice, FaultyMedium, FileDevice,
-    FileOptions, FileShared, MemDevice, MemMedium, Profile, RealTime, SparseDevice, SparseMedium, SubDevice,
-    Throttle, ThrottledDevice, Timeline, VirtualTime,
+    CountingDevice, DeviceCounters, Engine, FileDevice, FileOptions, FileShared, MemDevice, MemMedium,
+    Profile, RealTime, SparseDevice, SparseMedium, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
-use std::io;
-use std::ops::Range;
+use pumice_testkit::conformance::{MIN_CAPACITY, check};
+use pumice_testkit::{FaultPlan, FaultyDevice, FaultyMedium};
 use std::sync::Arc;
 
 const THREE_TIB: u64 = 3 << 40;
@@ -44,49 +42,6 @@ fn counting_conforms() {
     let counters = Arc::new(DeviceCounters::new());
     check(|| CountingDevice::new(MemDevice::new(Arc::clone(&medium)), Arc::clone(&counters)));
     assert!(counters.snapshot().reads > 1000);
-}
-
-#[test]
-fn two_ranges_of_a_device_conform_and_do_not_touch_each_other() {
-    const GAP: u64 = 8192;
-    let whole = 2 * MIN_CAPACITY + 3 * GAP;
-    let medium = Arc::new(MemMedium::new(whole));
-    let device = || MemDevice::new(Arc::clone(&medium));
-    // Before, between and behind the two.
-    let around = [0, GAP + MIN_CAPACITY, whole - GAP];
-    for at in around {
-        device().append_log(at, &[7; GAP as usize]).unwrap();
-    }
-    let ranges = [GAP..GAP + MIN_CAPACITY, 2 * GAP + MIN_CAPACITY..whole - GAP];
-    let read = |range: &Range<u64>| {
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        device().read_log(range.start, &mut bytes).unwrap();
-        bytes
-    };
-    for own in [0, 1] {
-        let other = read(&ranges[1 - own]);
-        check(|| SubDevice::new(device(), ranges[own].clone()).unwrap());
-        assert!(
-            read(&ranges[1 - own]) == other,
-            "range {own} has changed the other"
-        );
-        assert!(read(&ranges[own]).iter().any(|byte| *byte != 0));
-        for at in around {
-            assert!(read(&(at..at + GAP)).iter().all(|byte| *byte == 7), "byte {at}");
-        }
-    }
-    let wrong = [
-        (0, 0),
-        (8192, 4096),
-        (1, 4096),
-        (0, 4097),
-        (whole - 4096, whole + 4096),
-        (0, u64::MAX - 4095),
-    ];
-    for (start, end) in wrong {
-        let refused = SubDevice::new(device(), start..end).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{start}..{end}");
-    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Opening files, and what a handle on one promises beyond the conformance suite.
 
-use pumice_device::conformance::block_on;
 use pumice_device::{
     AlignedBuf, Buffer, Device, Engine, FileDevice, FileError, FileOptions, FileShared, Payload,
 };
+use pumice_testkit::conformance::block_on;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! What is asked of ext4, XFS and tmpfs, each one made for the test. That takes root, loop devices and the tools of the file
 //! system; where one is missing the test says so and tries the others.
 
-use pumice_device::conformance::{MIN_CAPACITY, check};
 use pumice_device::{Device, FileDevice, FileError, FileOptions, FileShared, Overdue};
+use pumice_testkit::conformance::{MIN_CAPACITY, check};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! The integration tests of this crate, one program: its generic code is compiled once for all of them.
 
 mod conformance;
-mod faulty;
 mod file;
 mod file_systems;
 mod refused;

@@ -1,8 +1,8 @@
 //! Machines that refuse O_DIRECT or io_uring, made by a seccomp filter on the test's own thread: the device works
 //! on, and says why once.
 
-use pumice_device::conformance::{MIN_CAPACITY, check};
 use pumice_device::{Engine, FileDevice, FileOptions, FileShared};
+use pumice_testkit::conformance::{MIN_CAPACITY, check};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};

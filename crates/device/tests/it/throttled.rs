@@ -1,10 +1,10 @@
 //! How long a throttled device takes, by the time that it is given.
 
-use pumice_device::conformance::block_on;
 use pumice_device::{
     AlignedBuf, Buffer, Device, MemDevice, MemMedium, Profile, RealTime, Throttle, ThrottledDevice, Timeline,
     VirtualTime,
 };
+use pumice_testkit::conformance::block_on;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

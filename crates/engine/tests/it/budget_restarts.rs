@@ -4,10 +4,8 @@
 use crate::common::{Rig, cascade, ripq};
 use pumice::{AdmissionOptions, CacheOptions, IndexOptions, LayoutOptions, WriteBudget};
 use pumice_blocks::{SlotContent, Superblock};
-use pumice_device::{
-    CountingDevice, CrashPoint, Device, DeviceCounters, FaultPlan, FaultyDevice, FaultyMedium, MemDevice,
-    MemMedium, SECTOR_BYTES,
-};
+use pumice_device::{CountingDevice, Device, DeviceCounters, MemDevice, MemMedium, SECTOR_BYTES};
+use pumice_testkit::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::{ManualClock, Random};
 use std::sync::Arc;
 

@@ -5,8 +5,9 @@ use crate::common;
 
 use crate::common::{KINDS, Random, key, of_kind};
 use pumice::{CacheOptions, Cx, Meta, ObjectCache};
-use pumice_device::{Device, FaultyDevice, FaultyMedium, Payload};
+use pumice_device::{Device, Payload};
 use pumice_testkit::calm;
+use pumice_testkit::{FaultyDevice, FaultyMedium};
 use pumice_world::{Clock, Executor};
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -6,7 +6,7 @@ use crate::common::{
     Entry, Model, Rig, Weights, cascade, check_get, clock, drops_all, gdsf, key, ripq, sipq, sipq_gdsf,
 };
 use pumice::{AdmissionOptions, CacheOptions, FlashWrite, HashLimit, LayoutOptions, Rule, Tier};
-use pumice_device::FaultyDevice;
+use pumice_testkit::FaultyDevice;
 use std::collections::HashMap;
 
 const KEYS: u64 = 80;

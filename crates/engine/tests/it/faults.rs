@@ -5,7 +5,7 @@
 use crate::common::dying::{Run, calm, dying, volatile};
 use crate::common::{KINDS, Weights, check_get, drops_all, key, of_kind};
 use pumice::{CacheOptions, Durability};
-use pumice_device::{CrashPoint, FaultCounts, FaultPlan};
+use pumice_testkit::{CrashPoint, FaultCounts, FaultPlan};
 use std::collections::HashMap;
 
 const KEYS: u64 = 300;

@@ -2,8 +2,8 @@
 
 use crate::common::{Rig, cascade, cascade_layouts, key, ripq, sipq};
 use pumice::CacheOptions;
-use pumice_device::{FaultyDevice, FaultyMedium};
 use pumice_testkit::calm;
+use pumice_testkit::{FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
 

@@ -4,7 +4,8 @@
 use crate::common::dying::{KEYS, Run, calm, serve_from_dram};
 use crate::common::{KINDS, Model, PATIENCE_SECS, Rig, key, of_kind, value};
 use pumice::{CacheOptions, Durability, FlashWrite};
-use pumice_device::{Device, FaultPlan, FaultyDevice};
+use pumice_device::Device;
+use pumice_testkit::{FaultPlan, FaultyDevice};
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;

@@ -4,8 +4,9 @@
 use crate::common::dying::{Run, crash_at};
 use crate::common::{Random, Rig, Weights, cascade, cascade_layouts, key, ripq, sipq};
 use pumice::{CacheOptions, CascadeOptions, Durability, IndexOptions};
-use pumice_device::{Device, FaultPlan, FaultyDevice};
+use pumice_device::Device;
 use pumice_flash::inspect::{Finding, Part, Severity, Sink, Summary, inspect};
+use pumice_testkit::{FaultPlan, FaultyDevice};
 use std::ops::Range;
 use std::sync::Arc;
 

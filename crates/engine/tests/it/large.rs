@@ -5,11 +5,9 @@ use crate::common;
 use crate::common::Rig;
 use futures_util::future::join;
 use pumice::{Action, CacheOptions, LayoutOptions, Meta, Outcome, Reads};
-use pumice_device::{
-    CountingDevice, Device as _, DeviceCounters, FaultPlan, FaultyDevice, FaultyMedium, MemDevice, MemMedium,
-    Payload,
-};
+use pumice_device::{CountingDevice, Device as _, DeviceCounters, MemDevice, MemMedium, Payload};
 use pumice_testkit::calm;
+use pumice_testkit::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::future::Future as _;
 use std::pin::pin;

@@ -2,7 +2,7 @@
 
 use crate::common::{Random, Rig, key, value};
 use pumice::{CacheOptions, CascadeOptions, IndexOptions};
-use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_testkit::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
 

@@ -3,7 +3,8 @@
 use crate::common::dying::{KEYS, Run};
 use crate::common::{KINDS, key, of_kind};
 use pumice_blocks::geometry::{Geometry, LOG_RECORD_BYTES};
-use pumice_device::{Device, FaultyDevice};
+use pumice_device::Device;
+use pumice_testkit::FaultyDevice;
 use std::sync::Arc;
 
 #[test]

@@ -2,8 +2,9 @@
 
 use crate::common::{KINDS, Random, Rig, key, of_kind, ripq, value};
 use pumice::{CacheOptions, LayoutOptions};
-use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, MemDevice, MemMedium, forward};
+use pumice_device::{Device, MemDevice, MemMedium, forward};
 use pumice_nhc::{Division, Start, Tier, TierCounts, Tiered};
+use pumice_testkit::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::{LocalSpawner, ManualClock, Spawner, Task};
 use std::cell::RefCell;
 use std::collections::HashMap;

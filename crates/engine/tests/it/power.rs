@@ -5,7 +5,7 @@ use crate::common::dying::{KEYS, Run, volatile};
 use crate::common::{KINDS, Rig, key, of_kind};
 use pumice::{CacheOptions, Durability};
 use pumice_blocks::geometry::{Geometry, LOG_RECORD_BYTES};
-use pumice_device::{FaultPlan, FaultyDevice};
+use pumice_testkit::{FaultPlan, FaultyDevice};
 
 fn power(kind: u64) -> CacheOptions {
     CacheOptions {

@@ -6,8 +6,8 @@
 use crate::common::dying::Run;
 use crate::common::{KINDS, Random, Rig, Weights, check_get, of_kind};
 use pumice::{AdmissionOptions, CacheOptions, FlashWrite, HashLimit, Rule};
-use pumice_device::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice};
 use pumice_testkit::any_faults;
+use pumice_testkit::{CrashPoint, FaultCounts, FaultPlan, FaultyDevice};
 
 const KEYS: u64 = 200;
 const LIVES: u64 = 5;

@@ -5,7 +5,7 @@ use crate::common::dying::{KEYS, Run, calm, dying, serve_from_dram};
 use crate::common::{KINDS, Model, key, of_kind, value};
 use pumice::{CacheOptions, Durability};
 use pumice_blocks::geometry::Geometry;
-use pumice_device::FaultPlan;
+use pumice_testkit::FaultPlan;
 
 /// It dies in any of its operations: reading, sealing, reclaiming, moving, checkpointing, appending to the log.
 #[test]

@@ -3,10 +3,11 @@
 
 use crate::common::{NOW, Random, Rig, options, ripq, sipq};
 use pumice_blocks::Durability;
-use pumice_device::{Device, FaultyDevice};
+use pumice_device::Device;
 use pumice_flash::inspect::{Finding, Severity, Sink, inspect};
 use pumice_flash::{LayoutOptions, OpenOptions};
 use pumice_record::SliceId;
+use pumice_testkit::FaultyDevice;
 use pumice_testkit::{Inspection, Load, Store, crash_at_every_write, inspect_names_damage, power_cuts};
 use std::cell::Cell;
 use std::ops::Range;

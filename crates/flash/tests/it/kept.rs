@@ -2,8 +2,8 @@
 
 use crate::common::{BLOCK_BYTES, Rig, hash, options};
 use pumice_blocks::Durability;
-use pumice_device::{FaultPlan, FaultyMedium};
 use pumice_flash::{LayoutName, LayoutOptions, Mappings, OpenOptions};
+use pumice_testkit::{FaultPlan, FaultyMedium};
 use std::collections::HashSet;
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 
 use crate::common::{Rig, hash, options};
 use pumice_blocks::{Durability, State};
-use pumice_device::{FaultPlan, FaultyMedium};
 use pumice_index::{Location, Superseded};
+use pumice_testkit::{FaultPlan, FaultyMedium};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -2,9 +2,10 @@
 
 use crate::common::{Random, Rig, hash, options, ripq};
 use pumice_blocks::{Durability, SlotContent, Superblock};
-use pumice_device::{Device, FaultPlan, FaultyDevice, FaultyMedium, SECTOR_BYTES};
+use pumice_device::{Device, SECTOR_BYTES};
 use pumice_flash::{LayoutName, LayoutOptions, LogKind, OpenOptions};
 use pumice_record::SliceId;
+use pumice_testkit::{FaultPlan, FaultyDevice, FaultyMedium};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -406,7 +407,7 @@ fn another_layout_is_refused() {
     let medium = medium();
     drop(open(&medium, ripq()));
     let executor = pumice_world::Executor::new();
-    let device = pumice_device::FaultyDevice::new(Arc::clone(&medium));
+    let device = pumice_testkit::FaultyDevice::new(Arc::clone(&medium));
     let fifo = options(Durability::Process);
     let opened: Result<_, std::convert::Infallible> =
         executor.block_on(pumice_flash::recovery::open_superblock(&device, &fifo), || Ok(()));

@@ -4,9 +4,10 @@ use crate::common;
 
 use crate::common::{Random, Rig, options, ripq, sipq};
 use pumice_blocks::Durability;
-use pumice_device::{Device, FaultyMedium};
+use pumice_device::Device;
 use pumice_flash::{LayoutOptions, OpenOptions, RECLAIM_READ_BYTES};
 use pumice_record::HEADER_BYTES;
+use pumice_testkit::FaultyMedium;
 use pumice_testkit::calm;
 use std::collections::HashMap;
 use std::sync::Arc;

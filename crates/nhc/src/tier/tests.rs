@@ -6,9 +6,10 @@ use super::{Division, FAILURES_MAX, Start, Tier, TierCounts, Tiered};
 use crate::Objective;
 use parking_lot::Mutex;
 use pumice_device::{
-    AlignedBuf, Buffer, Device, FaultPlan, FaultyDevice, FaultyMedium, MemDevice, MemMedium, Profile,
-    SECTOR_BYTES, Throttle, ThrottledDevice, Timeline, VirtualTime,
+    AlignedBuf, Buffer, Device, MemDevice, MemMedium, Profile, SECTOR_BYTES, Throttle, ThrottledDevice,
+    Timeline, VirtualTime,
 };
+use pumice_testkit::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::{Executor, LocalSpawner, Random, Spawner};
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -421,7 +422,7 @@ fn a_planted_stale_copy_is_caught() {
 fn it_is_a_device() {
     let medium = || {
         Arc::new(pumice_device::MemMedium::new(
-            pumice_device::conformance::MIN_CAPACITY,
+            pumice_testkit::conformance::MIN_CAPACITY,
         ))
     };
     let (lower, upper) = (medium(), medium());
@@ -432,7 +433,7 @@ fn it_is_a_device() {
         blocks: 100,
     };
     let tier = Tier::held(division, upper.capacity(), 1.0, true);
-    pumice_device::conformance::check(|| {
+    pumice_testkit::conformance::check(|| {
         Tiered::new(
             pumice_device::MemDevice::new(Arc::clone(&lower)),
             pumice_device::MemDevice::new(Arc::clone(&upper)),

@@ -4,8 +4,8 @@ use super::listen;
 use crate::Flags;
 use crate::lifetime::Rating;
 use crate::settings::{Given, Layers};
-use crate::usage::usage;
 use pumice_advise::Endurance;
+use pumice_console::usage;
 use pumice_nhc::Objective;
 use pumice_trace::{Human, Size};
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ impl HostConfig {
     /// Checks these settings.
     ///
     /// # Errors
-    /// [`Usage`](crate::usage::Usage), for the first that makes no sense.
+    /// [`Usage`](pumice_console::Usage), for the first that makes no sense.
     pub fn resolve(layers: &Layers, flags: &Flags) -> anyhow::Result<Self> {
         Ok(Self {
             dram: dram(&layers.dram(), flags.memory)?,

@@ -40,7 +40,7 @@ impl<S: Service> Source for HostFigures<S> {
         figures.groups.splice(0..0, [process(), of_server]);
         Figures {
             version: env!("CARGO_PKG_VERSION"),
-            commit: option_env!("COMMIT_OF_PUMICE"),
+            commit: pumice_console::COMMIT,
             ready: self.is_ready(),
             ..figures
         }

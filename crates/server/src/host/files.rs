@@ -1,10 +1,10 @@
 //! Files and block devices that a start looks at, makes and opens.
 
-use crate::usage::usage;
 use anyhow::{Context, anyhow};
 use pumice_blocks::geometry::SUPERBLOCKS_BYTES;
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::{Maker, OpenError, StoreId, Superblock};
+use pumice_console::usage;
 use pumice_device::{FileDevice, FileError, FileOptions, FileShared, SECTOR_BYTES};
 use pumice_trace::{Human, Size};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -2,7 +2,7 @@
 
 use super::config::path;
 use crate::settings::{Given, Layers};
-use crate::usage::usage;
+use pumice_console::usage;
 use pumice_net::Listen;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! The log: one stream, on stderr, with a time stamp on every line.
 
 use crate::settings::Given;
-use crate::usage::usage;
+use pumice_console::usage;
 use std::io::IsTerminal;
 use tracing_subscriber::filter::LevelFilter;
 

@@ -1,7 +1,7 @@
 //! Giving up root.
 
-use crate::usage::usage;
 use anyhow::anyhow;
+use pumice_console::usage;
 use std::ffi::{CStr, CString};
 use std::io;
 

@@ -2,7 +2,7 @@
 
 use super::config::ServeConfig;
 use crate::host::line;
-use crate::usage::usage;
+use pumice_console::usage;
 use pumice_door_memcached::{AuthFile, TlsIdentity};
 use std::sync::Arc;
 

@@ -77,7 +77,7 @@ impl ServeConfig {
     /// Checks every setting.
     ///
     /// # Errors
-    /// [`crate::usage::Usage`], for the first setting that makes no sense or asks for what is not built.
+    /// [`pumice_console::Usage`], for the first setting that makes no sense or asks for what is not built.
     pub fn resolve(layers: &Layers, flags: &Flags) -> anyhow::Result<Self> {
         let host = HostConfig::resolve(layers, flags)?;
         let flash = device(&layers.flash())?.unwrap_or_else(|| "pumice.flash".into());

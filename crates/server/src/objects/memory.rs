@@ -2,9 +2,9 @@
 
 use super::config::ServeConfig;
 use super::flash::Target;
-use crate::usage::usage;
 use pumice::{Budget, IndexChoice, IndexKind, MemoryPlan};
 use pumice_blocks::Geometry;
+use pumice_console::usage;
 use pumice_door_memcached::BudgetSizes;
 use pumice_trace::Human;
 

@@ -5,9 +5,9 @@ use crate::host::config::{HostConfig, objective};
 use crate::host::listen;
 use crate::lifetime::Rating;
 use crate::settings::{Given, Layers};
-use crate::usage::usage;
 use pumice_admit::{Rule, WriteBudget};
 use pumice_backing::Source;
+use pumice_console::usage;
 use pumice_net::Listen;
 use pumice_nhc::Objective;
 use pumice_trace::Size;
@@ -102,7 +102,7 @@ impl VolumesConfig {
     /// Checks every setting; `None` without `--nbd`.
     ///
     /// # Errors
-    /// [`crate::usage::Usage`], for the first setting that cannot work.
+    /// [`pumice_console::Usage`], for the first setting that cannot work.
     pub fn resolve(layers: &Layers, flags: &Flags) -> anyhow::Result<Option<Self>> {
         let nbd = layers.nbd();
         if nbd.list().is_none() {

@@ -10,14 +10,12 @@ mod worker;
 pub use config::{VolumeConfig, VolumesConfig};
 pub use pumice_backing::{Slow, Source};
 
-use crate::VERSION;
 use crate::host::files::{
     Before, agree, before, exact, is_same, make_file, open_file, size_at, superblock_at,
 };
 use crate::host::{ComputeThreads, Host, Jobs, limits, line, random};
 use crate::service::{Door, Share};
 use crate::throttle::Kinds;
-use crate::usage::{causes, usage};
 use anyhow::Context;
 use door::Nbd;
 use plan::Plan;
@@ -25,6 +23,8 @@ use pumice_advise::Endurance;
 use pumice_backing::DirtyCache;
 use pumice_blocks::{Durability, Maker, Superblock};
 use pumice_chunk::store::{Found, Options, STORE, Shape};
+use pumice_console::VERSION;
+use pumice_console::{causes, usage};
 use pumice_device::{FileError, SECTOR_BYTES};
 use pumice_trace::Human;
 use pumice_volume::{CachePlan, Mode, Settings, Wanted};

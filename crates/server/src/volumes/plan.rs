@@ -2,8 +2,8 @@
 
 use super::config::{VolumeConfig, VolumesConfig};
 use crate::service::Share;
-use crate::usage::usage;
 use pumice_backing::Source;
+use pumice_console::usage;
 use pumice_trace::Human;
 use pumice_volume::{CachePlan, PlanError, Wanted};
 

@@ -5,5 +5,4 @@ mod lifetime;
 mod objects;
 mod plan;
 mod settings;
-mod usage;
 mod volumes;

@@ -2,9 +2,9 @@
 //! over it.
 
 use crate::closed_form::greedy_amplification;
-use pumice_device::conformance::{MIN_CAPACITY, block_on, check};
 use pumice_device::{Buffer, Device, MemDevice, MemMedium, SparseBuf, SparseDevice, SparseMedium};
 use pumice_sim::{EraseSpread, Ftl, FtlCounts, FtlDevice, FtlError, FtlOptions};
+use pumice_testkit::conformance::{MIN_CAPACITY, block_on, check};
 use pumice_world::Random;
 use std::sync::{Arc, Mutex};
 

@@ -6,7 +6,7 @@ use crate::rig::{CHUNK, Rig, settings, volatile};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use pumice_admit::{Rule, WriteBudget};
-use pumice_device::{FaultPlan, FaultyMedium};
+use pumice_testkit::{FaultPlan, FaultyMedium};
 use pumice_volume::{Mode, Settings, VolumeCounts};
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use pumice_blocks::give_turn;
 use pumice_chunk::store::ChunkCounts;
-use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
+use pumice_testkit::{CrashPoint, FaultPlan, FaultyMedium};
 use pumice_testkit::{Disk, Life, Pairs, SECTOR, dimensions, draw_lives};
 use pumice_volume::{Mode as VolumeMode, Settings, VolumeError};
 use pumice_world::Random;

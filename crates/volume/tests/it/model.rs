@@ -5,7 +5,7 @@ use crate::rig::{CHUNK, Rig, SIZE, medium, settings, volatile};
 use bytes::Bytes;
 use pumice_admit::{Rule, WriteBudget};
 use pumice_chunk::store::Found;
-use pumice_device::{CrashPoint, FaultPlan, FaultyMedium};
+use pumice_testkit::{CrashPoint, FaultPlan, FaultyMedium};
 use pumice_volume::{Mode, Settings, VolumeCounts, VolumeError};
 use pumice_world::{Random, mix64};
 use std::ops::Range;

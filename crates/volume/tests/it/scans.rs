@@ -4,7 +4,7 @@ use crate::backing::FaultyBacking;
 use crate::case::{Case, bytes_of, content, wide};
 use crate::rig::{CHUNK, Rig, SIZE, medium, settings, volatile};
 use bytes::Bytes;
-use pumice_device::FaultyMedium;
+use pumice_testkit::FaultyMedium;
 use pumice_volume::{Mode, Settings};
 use pumice_world::Random;
 use std::ops::Range;

@@ -5,7 +5,7 @@ use crate::case::{bytes_of, content, wide};
 use crate::rig::{CHUNK, Rig, SIZE, settings, volatile};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
-use pumice_device::FaultyMedium;
+use pumice_testkit::FaultyMedium;
 use pumice_volume::{Mode, VolumeCounts};
 use pumice_world::Random;
 use std::cell::RefCell;

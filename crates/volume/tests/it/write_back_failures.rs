@@ -4,8 +4,9 @@ use crate::backing::{Faults, SECTOR};
 use crate::case::{Case, bytes_of, content, narrow, wide};
 use crate::rig::{CHUNK, SIZE, volatile};
 use pumice_chunk::store::Found;
-use pumice_device::{CrashPoint, Device, FaultPlan};
+use pumice_device::Device;
 use pumice_memory::Buffer;
+use pumice_testkit::{CrashPoint, FaultPlan};
 use pumice_volume::{Mode, VolumeError};
 use pumice_world::Random;
 

@@ -1,8 +1,8 @@
 //! `pumice-bench model admission`: what an admission rule saves of the writes to flash, and what it costs in hits.
 
-use crate::console::{Bar, is_usage, print, usage};
 use clap::Args;
 use pumice_admit::Rule;
+use pumice_console::{Bar, judged, print};
 use pumice_models::{TierCounts, TiersOptions, TiersReport, replay_tiers};
 use pumice_sim::{CacheSize, MissingSizes, OpsMode, ReplayRules, SimError};
 use pumice_trace::{Columns, Format, Trace, TraceError, TraceKey, TraceOptions, bytes};
@@ -68,9 +68,10 @@ fn size_max(text: &str) -> Result<u64, String> {
 /// # Errors
 /// Usage, or what failed.
 pub fn run(args: &AdmissionArgs) -> anyhow::Result<()> {
-    let format = Format::parse_or_auto(&args.format).map_err(trace_error)?;
+    let format = Format::parse_or_auto(&args.format).map_err(|error| judged(error, TraceError::is_usage))?;
     let columns = args.columns.clone();
-    let trace = Trace::new(&args.trace, TraceOptions { format, columns }).map_err(trace_error)?;
+    let trace = Trace::new(&args.trace, TraceOptions { format, columns })
+        .map_err(|error| judged(error, TraceError::is_usage))?;
     let trace = trace.with_key(args.key);
     let options = TiersOptions {
         dram: args.dram.clone(),
@@ -83,33 +84,17 @@ pub fn run(args: &AdmissionArgs) -> anyhow::Result<()> {
             ..ReplayRules::default()
         },
     };
-    let bar = Bar::new();
+    let bar = Bar::new("replaying");
     let report = replay_tiers(&trace, &options, &mut |at| {
-        let share = at.progress.done as f64 / at.progress.total.max(1) as f64;
-        bar.show("replaying", share, format!("pass {} of {}", at.pass, at.passes));
+        bar.name(format!("replaying, pass {} of {}", at.pass, at.passes));
+        bar.show(at.progress.done, at.progress.total);
     });
     bar.clear();
-    print(args.json, &report.map_err(sim_error)?, lines)
-}
-
-fn trace_error(error: TraceError) -> anyhow::Error {
-    match is_usage(&error) {
-        true => usage(error.to_string()),
-        false => error.into(),
-    }
-}
-
-/// What the user asked for in vain is usage; what went wrong on the way is not.
-fn sim_error(error: SimError) -> anyhow::Error {
-    match error {
-        SimError::Trace(error) => trace_error(error),
-        SimError::Size { .. }
-        | SimError::SizeInBytes { .. }
-        | SimError::TooSmall { .. }
-        | SimError::SizesRecorded { .. }
-        | SimError::ReadOnce { .. } => usage(error.to_string()),
-        error => error.into(),
-    }
+    print(
+        args.json,
+        &report.map_err(|error| judged(error, SimError::is_usage))?,
+        lines,
+    )
 }
 
 /// The figures for people.

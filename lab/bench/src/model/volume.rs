@@ -1,7 +1,7 @@
 //! `pumice-bench model volume`: load splitting of a volume.
 
-use crate::console::{print, usage};
 use clap::Args;
+use pumice_console::{print, usage};
 use pumice_device::Profile;
 use pumice_models::{VolumeOptions, VolumeReport, run_volume};
 use pumice_nhc::Objective;

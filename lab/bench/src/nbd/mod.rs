@@ -10,12 +10,12 @@ mod model;
 mod report;
 mod requests;
 
-use crate::console::{print, usage};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use content::SECTOR_BYTES;
 use load::Run;
 use model::Model;
+use pumice_console::{print, usage};
 use pumice_loadgen::seconds;
 use pumice_remote::{Export, Uri, wire};
 use pumice_trace::bytes;

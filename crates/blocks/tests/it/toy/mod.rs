@@ -16,8 +16,8 @@ use pumice_blocks::{
     Blocks, Claim, Contents, Coverage, Logged, OpenBlock, Owner, Pool, SealEnd, State, StoreId, StreamWriter,
     Task, Tenant, Work,
 };
-use pumice_device::FaultyDevice;
 use pumice_memory::{AlignedBuf, Buffer, Payload};
+use pumice_testkit::FaultyDevice;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;

@@ -7,7 +7,8 @@ use super::{
 };
 use pumice_blocks::{Durability, Geometry, give_turn};
 use pumice_chunk::store::{BudgetOwner, ChunkStore, Found, Options};
-use pumice_device::{CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_device::Device;
+use pumice_testkit::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_testkit::{Disk, Life, volatile};
 use pumice_world::{Executor, Random};
 use std::cell::{Cell, RefCell};

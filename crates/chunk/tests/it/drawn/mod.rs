@@ -10,7 +10,7 @@ use crate::store::CHUNK_BYTES;
 use bytes::Bytes;
 use host::{Host, Volume};
 use pumice_chunk::store::{ChunkCounts, Quiet, Ticket};
-use pumice_device::FaultyMedium;
+use pumice_testkit::FaultyMedium;
 use pumice_testkit::{Disk, Life, Pairs, dimensions, draw_lives};
 use pumice_world::{Executor, Random};
 use std::cell::RefCell;

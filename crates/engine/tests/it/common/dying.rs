@@ -3,7 +3,8 @@
 use super::{Entry, Model, Random, Rig, Weights, check_get, given_meta, key, step, value};
 use pumice::{CacheOptions, Meta};
 use pumice_blocks::OpenError;
-use pumice_device::{FaultPlan, FaultyDevice, FaultyMedium, Payload};
+use pumice_device::Payload;
+use pumice_testkit::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::ops::Range;
 use std::sync::Arc;

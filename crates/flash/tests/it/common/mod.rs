@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 use pumice_blocks::Durability;
-use pumice_device::{AlignedBuf, Device, FaultyDevice, FaultyMedium, Payload};
+use pumice_device::{AlignedBuf, Device, Payload};
 use pumice_flash::recovery::{open_superblock, recover, settle};
 use pumice_flash::{
     Arrival, CopyMove, FlashStore, Gone, LayoutName, LayoutOptions, Mappings, OpenOptions, Rank, Recovered,
@@ -13,6 +13,7 @@ use pumice_index::{FullShard, IndexShape, IndexShard, KeyHash, Location, Mapping
 use pumice_memory::{PagePool, SegmentPool};
 use pumice_record::payload_checksum;
 use pumice_record::{Record, RecordParts, SliceId};
+use pumice_testkit::{FaultyDevice, FaultyMedium};
 use pumice_world::{Executor, Spawner};
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;

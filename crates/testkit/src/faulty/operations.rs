@@ -2,7 +2,7 @@
 
 use super::plan::CrashPoint;
 use super::state::{State, Work, crashed};
-use crate::{AlignedBuf, Buffer, SECTOR_BYTES};
+use pumice_device::{AlignedBuf, Buffer, SECTOR_BYTES};
 use std::io;
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 use super::{FaultPlan, FaultyDevice, FaultyMedium};
 use crate::conformance::block_on;
-use crate::{AlignedBuf, Buffer, Device, Overdue, Payload, SECTOR_BYTES};
+use pumice_device::{AlignedBuf, Buffer, Device, Overdue, Payload, SECTOR_BYTES};
 use std::future::Future;
 use std::io;
 use std::sync::Arc;

@@ -16,9 +16,9 @@
 //! | misdirected write | reported done, and goes to another place where writes go; its own keeps the old content | recognise bytes that are not its own by number, sequence and checksum |
 //! | no space | a write or an append fails with [`StorageFull`](std::io::ErrorKind::StorageFull), and nothing is written | as for other errors |
 //! | append error | the append fails, by chance or always in a given range, and any first part of it may be there | do not acknowledge what the record stands for |
-//! | delay | operations stay under way until [`turn`](crate::Device::turn), which applies and completes some of them in a seeded order; a write whose future was dropped may not happen | assume no order between operations that overlap in time |
+//! | delay | operations stay under way until [`turn`](pumice_device::Device::turn), which applies and completes some of them in a seeded order; a write whose future was dropped may not happen | assume no order between operations that overlap in time |
 //! | slow operation | with delay: it stays under way while later ones are completed | wait for it alone |
-//! | hang | an operation stays under way, by chance, or all from some moment on. [`tick`](crate::Device::tick) of any handle counts for all handles and ends it as if its future had been dropped; what it was to do may be done when the device goes on | do not wait for it for ever; expect nothing of its outcome |
+//! | hang | an operation stays under way, by chance, or all from some moment on. [`tick`](pumice_device::Device::tick) of any handle counts for all handles and ends it as if its future had been dropped; what it was to do may be done when the device goes on | do not wait for it for ever; expect nothing of its outcome |
 //! | death | from some operation on all fail, the write of that moment torn | go on without, acknowledge nothing that is not so |
 //! | power cut | [`FaultyMedium::cut_power`]: a crash after which, of what was completed and not synced, only a choice of sectors, and of each page of appends only a first part is there: writes are lost, or seem reordered | believe nothing that was not synced |
 //!

@@ -2,7 +2,7 @@
 //!
 //! The suite is ordinary code, so that a device in another crate can run it in its tests too.
 
-use crate::{Buffer, Device, Overdue, Payload, SECTOR_BYTES};
+use pumice_device::{Buffer, Device, Overdue, Payload, SECTOR_BYTES};
 use pumice_world::{Executor, Spawner};
 use std::cell::Cell;
 use std::future::Future;

@@ -2,31 +2,37 @@
 //!
 //! A touch becomes a get in the trace, if its key was there; what the server counts as stored is a set.
 
-use super::{Book, Lines, Teller};
-use anyhow::anyhow;
-use pumice_door_memcached::RECORDING_HEAD;
-use pumice_trace::{Op, Request};
+use super::{Book, Lines, RecordError, Teller, server};
+use crate::{Op, Request, TraceError};
 use std::time::Duration;
 
 /// Most lines of the head of an answer.
 const HEAD_LINES_MAX: usize = 100;
 
 /// Asks the admin door of a Pumice for its requests.
-pub(super) fn ask(address: &str, one_in: u64) -> anyhow::Result<Lines> {
+pub(super) fn ask(flag: &str, address: &str, one_in: u64, head: &str) -> Result<Lines, RecordError> {
     // Of version 1.0, so that the answer comes as it is, until the connection ends.
     let question = format!("GET /requests?sample={one_in} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    let mut lines = Lines::ask("--admin", "127.0.0.1:11250", address, &question)?;
+    let mut lines = Lines::ask(flag, "127.0.0.1:11250", address, &question)?;
     let mut next = || {
         let line = lines.answer();
-        line.map_err(|error| anyhow!("{address}: no answer: {error}: is it the admin door of a Pumice?"))
+        line.map_err(|error| {
+            server(format!(
+                "{address}: no answer: {error}: is it the admin door of a Pumice?"
+            ))
+        })
     };
     let status = next()?.unwrap_or_default();
     let code = status
         .strip_prefix("HTTP/1.")
         .and_then(|rest| rest.split(' ').nth(1))
         .ok_or_else(|| match status.as_str() {
-            "" => anyhow!("{address}: it closed the connection: is it the admin door of a Pumice?"),
-            _ => anyhow!("{address}: it answers with `{status}`: that is no admin door of a Pumice"),
+            "" => server(format!(
+                "{address}: it closed the connection: is it the admin door of a Pumice?"
+            )),
+            _ => server(format!(
+                "{address}: it answers with `{status}`: that is no admin door of a Pumice"
+            )),
         })?
         .to_owned();
     for _ in 0..HEAD_LINES_MAX {
@@ -36,14 +42,16 @@ pub(super) fn ask(address: &str, one_in: u64) -> anyhow::Result<Lines> {
     }
     let first = next()?.unwrap_or_default();
     match code.as_str() {
-        "200" if first == RECORDING_HEAD => Ok(lines),
-        "200" => Err(anyhow!(
-            "{address}: it begins with `{first}` where `{RECORDING_HEAD}` was expected: that is no Pumice, or one of another version"
-        )),
-        "404" if first.is_empty() => Err(anyhow!(
+        "200" if first == head => Ok(lines),
+        "200" => Err(server(format!(
+            "{address}: it begins with `{first}` where `{head}` was expected: that is no Pumice, or one of another version"
+        ))),
+        "404" if first.is_empty() => Err(server(format!(
             "{address}: it has no /requests (404): it is no Pumice, or an older one that cannot tell them"
-        )),
-        _ => Err(anyhow!("{address}: it tells no requests ({code}): {first}")),
+        ))),
+        _ => Err(server(format!(
+            "{address}: it tells no requests ({code}): {first}"
+        ))),
     }
 }
 
@@ -56,7 +64,7 @@ impl Teller for Pumice {
     /// It says each second that it is there.
     const SILENCE: Option<Duration> = Some(Duration::from_secs(10));
 
-    fn hear(&mut self, line: &str, book: &mut Book) -> anyhow::Result<bool> {
+    fn hear(&mut self, line: &str, book: &mut Book) -> Result<bool, TraceError> {
         // It says that it is there.
         if line.is_empty() {
             return Ok(true);
@@ -79,18 +87,14 @@ impl Teller for Pumice {
             book.heard.touches += 1;
             return match is_miss {
                 true => Ok(true),
-                false => book
-                    .recorder
-                    .write(&request, ttl)
-                    .map(|()| true)
-                    .map_err(crate::replay::trace_error),
+                false => book.recorder.write(&request, ttl).map(|()| true),
             };
         }
         book.write(&request, ttl)?;
         Ok(true)
     }
 
-    fn end(&mut self, _: &mut Book) -> anyhow::Result<u64> {
+    fn end(&mut self, _: &mut Book) -> Result<u64, TraceError> {
         Ok(0)
     }
 }

@@ -2,10 +2,10 @@
 
 use super::plan::{FaultCounts, FaultPlan};
 use super::power::Unflushed;
-use crate::chunks::ChunkMap;
-use crate::overdue::Silence;
-use crate::{AlignedBuf, Overdue};
 use parking_lot::Mutex;
+use pumice_device::ChunkMap;
+use pumice_device::Silence;
+use pumice_device::{AlignedBuf, Overdue};
 use pumice_world::Random;
 use std::io;
 use std::ops::Range;
@@ -226,7 +226,7 @@ impl State {
         (completed, wakers)
     }
 
-    /// Passes a second, and ends what [`Device::tick`](crate::Device::tick) says: it goes on as if its future had been
+    /// Passes a second, and ends what [`Device::tick`](pumice_device::Device::tick) says: it goes on as if its future had been
     /// dropped. Returns what that was, and whom to wake.
     pub(super) fn tick(&mut self, patience: u32) -> (Vec<Overdue>, Vec<Waker>) {
         self.silence.tick(self.answers);

@@ -2,7 +2,7 @@
 
 use super::medium::FaultyMedium;
 use super::state::{SharedOutcome, Work};
-use crate::{
+use pumice_device::{
     AlignedBuf, Buffer, Device, Overdue, SECTOR_BYTES, check_log_range, check_range, check_write_range,
 };
 use std::future::Future;

@@ -9,9 +9,8 @@
 //! next. A delete, touch or incr is told as a get. `gid` numbers what is told over all threads, which tell it out of order: it is put in order as
 //! far as some thousands of lines allow, and numbers that are missing in the end are requests that were not told.
 
-use super::{Book, Lines, Teller};
-use anyhow::anyhow;
-use pumice_trace::{Op, Request};
+use super::{Book, Lines, RecordError, Teller, server};
+use crate::{Op, Request, TraceError};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -20,20 +19,20 @@ use std::time::Duration;
 const WAITING: usize = 4096;
 
 /// Asks a memcached to tell what it is asked for.
-pub(super) fn watch(address: &str) -> anyhow::Result<Lines> {
+pub(super) fn watch(flag: &str, address: &str) -> Result<Lines, RecordError> {
     let example = "127.0.0.1:11211";
-    let mut lines = Lines::ask("--memcached", example, address, "watch fetchers mutations\r\n")?;
+    let mut lines = Lines::ask(flag, example, address, "watch fetchers mutations\r\n")?;
     match lines.answer() {
-        Err(error) => Err(anyhow!(
+        Err(error) => Err(server(format!(
             "{address}: no answer to `watch`: {error}: is it a memcached?"
-        )),
-        Ok(None) => Err(anyhow!(
+        ))),
+        Ok(None) => Err(server(format!(
             "{address}: it closed the connection at `watch`: is it a memcached?"
-        )),
+        ))),
         Ok(Some(answer)) if answer == "OK" => Ok(lines),
-        Ok(Some(answer)) => Err(anyhow!(
+        Ok(Some(answer)) => Err(server(format!(
             "{address}: it answers `watch` with `{answer}`: a memcached of 1.6.10 or newer tells what it is asked for"
-        )),
+        ))),
     }
 }
 
@@ -122,7 +121,7 @@ impl Memcached {
     }
 
     /// Writes the oldest requests, until so many wait.
-    fn write(&mut self, most: usize, book: &mut Book) -> anyhow::Result<()> {
+    fn write(&mut self, most: usize, book: &mut Book) -> Result<(), TraceError> {
         while self.waiting.len() > most {
             let Some(Waiting {
                 request,
@@ -152,7 +151,7 @@ impl Teller for Memcached {
     /// It says nothing while nobody asks it.
     const SILENCE: Option<Duration> = None;
 
-    fn hear(&mut self, line: &str, book: &mut Book) -> anyhow::Result<bool> {
+    fn hear(&mut self, line: &str, book: &mut Book) -> Result<bool, TraceError> {
         let Some(told) = Told::read(line) else {
             return Ok(false);
         };
@@ -200,7 +199,7 @@ impl Teller for Memcached {
         Ok(true)
     }
 
-    fn end(&mut self, book: &mut Book) -> anyhow::Result<u64> {
+    fn end(&mut self, book: &mut Book) -> Result<u64, TraceError> {
         self.write(0, book)?;
         let numbers = self
             .gids

@@ -2,8 +2,8 @@
 
 use super::plan::{FaultCounts, FaultPlan};
 use super::state::State;
-use crate::SECTOR_BYTES;
 use parking_lot::{Mutex, MutexGuard};
+use pumice_device::SECTOR_BYTES;
 use std::task::Waker;
 
 /// A medium in memory that fails as its [`FaultPlan`] says, shared by its handles. Its content survives crashes, as

@@ -1,7 +1,8 @@
 //! The faulty device does what its plan says, no less and no more.
 
-use pumice_device::conformance::block_on;
-use pumice_device::{AlignedBuf, Buffer, CrashPoint, Device, FaultPlan, FaultyDevice, FaultyMedium, Payload};
+use pumice_device::{AlignedBuf, Buffer, Device, Payload};
+use pumice_testkit::conformance::block_on;
+use pumice_testkit::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;

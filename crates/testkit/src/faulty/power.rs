@@ -1,7 +1,7 @@
 //! What a power cut takes: writes and appends that were completed and not flushed.
 
-use crate::SECTOR_BYTES;
-use crate::chunks::ChunkMap;
+use pumice_device::ChunkMap;
+use pumice_device::SECTOR_BYTES;
 use pumice_world::Random;
 use std::collections::BTreeMap;
 

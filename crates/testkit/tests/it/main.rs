@@ -1,0 +1,3 @@
+//! The simulated device does what its plan says.
+
+mod faulty;
