@@ -19,4 +19,4 @@ pub use choose::{Choice, Limit, Offer, Prices, choose, pairs, sizes};
 pub use curve::{Curve, CurveBuilder, CurveOptions};
 pub use knees::knees;
 pub use latency::{Equivalents, Latencies};
-pub use lifetime::{Endurance, EnduranceError};
+pub use lifetime::{Endurance, Rating, positive};

@@ -10,19 +10,16 @@ use anyhow::Context;
 pub use args::AdviseArgs;
 use args::{Have, SECTOR_BYTES, flash, latencies, read_ns};
 use page::PageFile;
-use pumice::Rule;
-use pumice::{AdmissionOptions, FlashWrite, IndexKind, IndexOptions};
 use pumice_advise::{
-    Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, choose, knees,
-    pairs, sizes,
+    Choice, Curve, CurveBuilder, CurveOptions, Endurance, Latencies, Limit, Offer, Prices, Rating, choose,
+    knees, pairs, sizes,
 };
 use pumice_console::{Bar, print, usage};
 use pumice_server::Flags;
-use pumice_server::lifetime::Rating;
 use pumice_server::objects::{ServeConfig, options_of_empty, smallest_dram};
 use pumice_server::settings::{Layers, Settings};
 use pumice_sim::{
-    FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayRules, Report, Timed, replay_flash,
+    FlashOptions, IndexOptions, MissingSizes, OpsMode, ReplayRules, Report, Rule, Timed, replay_flash,
 };
 use pumice_trace::{Format, Human, Trace, bytes};
 use report::{Advice, ByRule, Row, Turn, Twice};
@@ -81,7 +78,7 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
         drive_size: args.drive_size,
         warranty: args.warranty,
     };
-    let endurance = rating.endurance()?;
+    let endurance = rating.endurance();
     let is_rated = endurance.is_some() || args.cycles.is_some();
     if args.years.is_some() && !is_rated {
         return Err(usage(
@@ -456,18 +453,8 @@ impl Basis<'_> {
         let replayed = replay_flash(
             &self.trace,
             &FlashOptions {
-                layout: Default::default(),
-                size: format!("{}B", offer.flash).parse()?,
-                dram_bytes: 0,
-                flash_write: FlashWrite::default(),
-                admission: AdmissionOptions::default(),
-                index: IndexOptions::of(IndexKind::Full, 0.0),
-                block_bytes: None,
                 served: Some(of_config(config, None)),
-                device: ReplayDevice::Sim,
-                reformat: false,
                 superblock_blocks: u32::from(self.args.cycles.is_some()),
-                trim: false,
                 throttle: timed.map(|_| flash(self.args)),
                 timed,
                 rules: ReplayRules {
@@ -476,6 +463,7 @@ impl Basis<'_> {
                     ops: OpsMode::LookAside,
                     ..ReplayRules::default()
                 },
+                ..FlashOptions::of(format!("{}B", offer.flash).parse()?)
             },
             &mut |at| bar.iter().for_each(|bar| show(bar, at)),
         );
@@ -517,8 +505,12 @@ impl Basis<'_> {
             .zip(row.host_bytes_a_day)
             .map(|(endurance, day)| endurance.years(day));
         row.device_write_amplification = report.device_write_amplification;
-        row.flash_years_by_cycles = (self.args.cycles)
-            .and_then(|cycles| Endurance::of_cycles(cycles, offer.flash as f64).ok())
+        let of_cells = Rating {
+            cycles: self.args.cycles,
+            drive_size: Some(offer.flash as f64 / 1e9),
+            ..Rating::default()
+        };
+        row.flash_years_by_cycles = (of_cells.endurance())
             .zip(row.host_bytes_a_day.zip(report.device_write_amplification))
             .map(|(endurance, (day, amplification))| endurance.years(day * amplification));
         let reads = hits * report.flash_reads_per_hit.unwrap_or(0.0) + in_vain;

@@ -2,24 +2,21 @@
 
 mod chunks;
 mod grid;
-mod plot;
 mod summary;
 
 use crate::source::Source;
 use crate::times::time;
 use anyhow::Context;
 use clap::Args;
-use pumice::{CacheOptions, IndexKind, IndexOptions};
 use pumice_console::{Bar, causes, complain, judged, print, usage};
-use pumice_device::Profile;
-use pumice_flash::{LayoutName, LayoutOptions};
 use pumice_server::Flags;
 use pumice_server::objects::flash::size_of_new;
 use pumice_server::objects::{ServeConfig, TIER1_SHARE, config, options_of_empty};
 use pumice_server::settings::{Layers, Settings};
 use pumice_sim::{
-    AsServed, CacheSize, ExactOptions, FlashOptions, MissingSizes, OpsMode, ReplayDevice, ReplayProgress,
-    ReplayRules, Report, SimError, Timed, Warmup, replay_exact, replay_flash,
+    AsServed, CacheSize, ExactOptions, FlashOptions, IndexKind, IndexOptions, LayoutName, LayoutOptions,
+    MissingSizes, OpsMode, Profile, ReplayDevice, ReplayProgress, ReplayRules, Report, SimError, Timed,
+    Warmup, replay_exact, replay_flash,
 };
 use pumice_trace::{OBJECT_BYTES, SizeDistribution, TraceError, bytes};
 use std::ffi::OsString;
@@ -355,14 +352,11 @@ fn as_served(args: &ReplayArgs) -> anyhow::Result<(AsServed, CacheSize)> {
 /// The cache that `serve` makes of its settings, on a flash tier of any size.
 pub(crate) fn of_config(config: ServeConfig, tier1: Option<f64>) -> AsServed {
     AsServed(Arc::new(move |capacity| {
-        let options = options_of_empty(&config, capacity).map_err(|error| causes(&error))?;
-        Ok(match (options.index, tier1) {
-            (IndexOptions::Cascade(_), Some(share)) => CacheOptions {
-                index: IndexOptions::cascade(share),
-                ..options
-            },
-            _ => options,
-        })
+        let mut options = options_of_empty(&config, capacity).map_err(|error| causes(&error))?;
+        if let (IndexOptions::Cascade(_), Some(share)) = (options.index, tier1) {
+            options.index = IndexOptions::cascade(share);
+        }
+        Ok(options)
     }))
 }
 

@@ -2,7 +2,7 @@
 
 /// Nanoseconds of a flag such as `86us`, above 0 and at most a minute.
 pub fn time(text: &str) -> Result<f64, String> {
-    let ns = pumice_device::duration(text).filter(|ns| (1..=60_000_000_000).contains(ns));
+    let ns = pumice_sim::duration(text).filter(|ns| (1..=60_000_000_000).contains(ns));
     ns.map(|ns| ns as f64).ok_or_else(|| {
         "expected a time above 0 and at most 60s, such as 86us or 2.35ms (ns, us, ms, s)".to_owned()
     })

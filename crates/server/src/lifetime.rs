@@ -1,8 +1,7 @@
 //! How long flash lasts: what its vendor says, from flags or settings, and the figures of a running server.
 
 use crate::settings::{Given, Layers};
-use pumice_advise::Endurance;
-use pumice_console::usage;
+use pumice_advise::{Endurance, Rating, positive};
 use pumice_device::DeviceCounts;
 use pumice_door_admin::{Group, group};
 use std::time::Duration;
@@ -12,95 +11,45 @@ const PACE: Duration = Duration::from_secs(3600);
 const DAY_SECONDS: f64 = 86_400.0;
 const GIGABYTE: f64 = 1e9;
 
-/// What a vendor says of a drive: terabytes written, drive writes a day, or how often each cell can be written; gigabytes of the drive; years
-/// of warranty.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rating {
-    /// Terabytes (10^12 bytes) written.
-    pub tbw: Option<f64>,
-    /// Drive writes a day, during the warranty.
-    pub dwpd: Option<f64>,
-    /// Times that each cell can be written.
-    pub cycles: Option<f64>,
-    /// Gigabytes (10^9 bytes).
-    pub drive_size: Option<f64>,
-    /// Years.
-    pub warranty: Option<f64>,
-}
-
-impl Rating {
-    /// The bytes that it comes to, if it says any. By cycles, those that a drive can write itself.
-    ///
-    /// # Errors
-    /// Usage.
-    pub fn endurance(&self) -> anyhow::Result<Option<Endurance>> {
-        let size = self.drive_size.map(|gigabytes| gigabytes * GIGABYTE);
-        let endurance = match (self.tbw, self.dwpd, self.cycles, size) {
-            (Some(terabytes), ..) => Some(Endurance::of_tbw(terabytes)),
-            (_, Some(writes), _, Some(size)) => Some(Endurance::of_dwpd(writes, size, self.warranty)),
-            (.., Some(cycles), Some(size)) => Some(Endurance::of_cycles(cycles, size)),
-            _ => None,
-        };
-        endurance
-            .transpose()
-            .map_err(|error| usage(format!("the rating of the drive: {error}")))
-    }
-
-    /// The endurance by a server's settings, and the setting that has it.
-    ///
-    /// # Errors
-    /// Usage, for a setting that makes no sense or says nothing without another.
-    pub fn of_settings(layers: &Layers) -> anyhow::Result<Option<(Endurance, Given<'_>)>> {
-        let number = |given: &Given<'_>| {
-            let number = given.text()?.map(positive).transpose();
-            number.map_err(|what| given.wrong(what))
-        };
-        let rating = Self {
-            tbw: number(&layers.tbw())?,
-            dwpd: number(&layers.dwpd())?,
-            cycles: number(&layers.cycles())?,
-            drive_size: number(&layers.drive_size())?,
-            warranty: number(&layers.warranty())?,
-        };
-        let given = [
-            (rating.tbw, layers.tbw()),
-            (rating.dwpd, layers.dwpd()),
-            (rating.cycles, layers.cycles()),
-        ];
-        let mut given = given.into_iter().filter(|(number, _)| number.is_some());
-        let (first, second) = (given.next(), given.next());
-        if let Some((_, second)) = second {
-            return Err(second.wrong("give only one of --tbw, --dwpd and --cycles"));
-        }
-        let needs_size = rating.dwpd.is_some() || rating.cycles.is_some();
-        if needs_size
-            && rating.drive_size.is_none()
-            && let Some((_, first)) = &first
-        {
-            return Err(first.wrong("of a drive of which size? Give --drive-size"));
-        }
-        if !needs_size && rating.drive_size.is_some() {
-            return Err(layers
-                .drive_size()
-                .wrong("it is for --dwpd or --cycles, which are not given"));
-        }
-        if rating.dwpd.is_none() && rating.warranty.is_some() {
-            return Err(layers.warranty().wrong("it is for --dwpd, which is not given"));
-        }
-        Ok(rating.endurance()?.zip(first.map(|(_, first)| first)))
-    }
-}
-
-/// A number of a flag.
+/// The endurance by a server's settings, and the setting that has it.
 ///
 /// # Errors
-/// It is none, or outside 1e-12 to 1e18.
-pub fn positive(text: &str) -> Result<f64, String> {
-    let number = text
-        .parse()
-        .ok()
-        .filter(|number: &f64| (1e-12..1e18).contains(number));
-    number.ok_or_else(|| "expected a number from 1e-12 to 1e18".to_owned())
+/// Usage, for a setting that makes no sense or says nothing without another.
+pub fn endurance(layers: &Layers) -> anyhow::Result<Option<(Endurance, Given<'_>)>> {
+    let number = |given: &Given<'_>| given.read(positive);
+    let rating = Rating {
+        tbw: number(&layers.tbw())?,
+        dwpd: number(&layers.dwpd())?,
+        cycles: number(&layers.cycles())?,
+        drive_size: number(&layers.drive_size())?,
+        warranty: number(&layers.warranty())?,
+    };
+    let given = [
+        (rating.tbw, layers.tbw()),
+        (rating.dwpd, layers.dwpd()),
+        (rating.cycles, layers.cycles()),
+    ];
+    let mut given = given.into_iter().filter(|(number, _)| number.is_some());
+    let (first, second) = (given.next(), given.next());
+    if let Some((_, second)) = second {
+        return Err(second.wrong("give only one of --tbw, --dwpd and --cycles"));
+    }
+    let needs_size = rating.dwpd.is_some() || rating.cycles.is_some();
+    if needs_size
+        && rating.drive_size.is_none()
+        && let Some((_, first)) = &first
+    {
+        return Err(first.wrong("of a drive of which size? Give --drive-size"));
+    }
+    if !needs_size && rating.drive_size.is_some() {
+        return Err(layers
+            .drive_size()
+            .wrong("it is for --dwpd or --cycles, which are not given"));
+    }
+    if rating.dwpd.is_none() && rating.warranty.is_some() {
+        return Err(layers.warranty().wrong("it is for --dwpd, which is not given"));
+    }
+    Ok(rating.endurance().zip(first.map(|(_, first)| first)))
 }
 
 /// What a server has sent to its flash device, and what a day and a life of that pace are.

@@ -338,18 +338,24 @@ impl<'a> Given<'a> {
         })
     }
 
+    /// What a function makes of its text.
+    ///
+    /// # Errors
+    /// Where that says what is wrong with the text.
+    pub fn read<T, E: fmt::Display>(
+        &self,
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> anyhow::Result<Option<T>> {
+        let read = self.text()?.map(read).transpose();
+        read.map_err(|what| self.wrong(what))
+    }
+
     /// Its value.
     ///
     /// # Errors
     /// Where the text is not one.
-    pub fn parse<T: FromStr>(&self) -> anyhow::Result<Option<T>>
-    where
-        T::Err: fmt::Display,
-    {
-        self.text()?
-            .map(str::parse)
-            .transpose()
-            .map_err(|error| self.wrong(error))
+    pub fn parse<T: FromStr<Err: fmt::Display>>(&self) -> anyhow::Result<Option<T>> {
+        self.read(str::parse)
     }
 
     /// Its value among those that it can have, each with its name; the error lists them.
@@ -357,14 +363,12 @@ impl<'a> Given<'a> {
     /// # Errors
     /// Where it is none of them.
     pub fn one_of<T: Copy>(&self, values: &[(&str, T)]) -> anyhow::Result<Option<T>> {
-        let Some(text) = self.text()? else { return Ok(None) };
-        let found = values
-            .iter()
-            .find(|(name, _)| *name == text)
-            .map(|(_, value)| *value);
-        let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
-        found
-            .map(Some)
-            .ok_or_else(|| self.wrong(format!("expected {}", names.join(" or "))))
+        self.read(|text| {
+            let found = values.iter().find(|(name, _)| *name == text);
+            let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
+            found
+                .map(|(_, value)| *value)
+                .ok_or_else(|| format!("expected {}", names.join(" or ")))
+        })
     }
 }

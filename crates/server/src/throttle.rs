@@ -43,27 +43,16 @@ pub type Paced<D> = D;
 pub type PacedBacking<K> = K;
 
 impl Throttling {
-    /// The handle itself.
-    ///
-    /// # Errors
-    /// None.
     pub fn device<D>(&self, device: D) -> io::Result<Paced<D>> {
         Ok(device)
     }
 
-    /// The handle itself.
-    ///
-    /// # Errors
-    /// None.
     pub fn backing<K>(&self, backing: K) -> io::Result<PacedBacking<K>> {
         Ok(backing)
     }
 }
 
 /// There is nothing to test.
-///
-/// # Errors
-/// None.
 pub async fn test_all(_: &Kinds) -> io::Result<()> {
     Ok(())
 }

@@ -29,7 +29,7 @@ use pumice_device::{
     SparseDevice, SparseMedium, Throttle, ThrottledDevice, Timeline, VirtualTime,
 };
 use pumice_flash::{LayoutOptions, STORE};
-use pumice_trace::{BATCH_REQUESTS, Op, Trace};
+use pumice_trace::{BATCH_REQUESTS, OBJECT_BYTES, Op, Trace};
 use pumice_world::{Executor, ManualClock, Random};
 
 use crate::accesses::Access;
@@ -113,6 +113,33 @@ pub struct FlashOptions {
     pub timed: Option<Timed>,
     /// What requests mean. Objects without sizes must have been given one: flash is measured in bytes.
     pub rules: ReplayRules,
+}
+
+impl FlashOptions {
+    /// A cache of a size, in all else what a replay has where nothing is said: layout `ripq`, all mappings in DRAM and nothing else there, no
+    /// drive under the simulated device. Objects without sizes have [`OBJECT_BYTES`].
+    pub fn of(size: CacheSize) -> Self {
+        Self {
+            layout: LayoutOptions::default(),
+            size,
+            dram_bytes: 0,
+            flash_write: FlashWrite::default(),
+            admission: AdmissionOptions::default(),
+            index: IndexOptions::Full,
+            block_bytes: None,
+            served: None,
+            device: ReplayDevice::Sim,
+            reformat: false,
+            superblock_blocks: 0,
+            trim: false,
+            throttle: None,
+            timed: None,
+            rules: ReplayRules {
+                missing_sizes: MissingSizes::Fixed(OBJECT_BYTES),
+                ..ReplayRules::default()
+            },
+        }
+    }
 }
 
 /// Replays `trace` through a flash layout, empty at first. `progress` is called now and then.

@@ -19,6 +19,11 @@ mod rules;
 mod size;
 mod spared;
 
+// What the options of a replay are made of.
+pub use pumice::{IndexKind, IndexOptions, Rule};
+pub use pumice_device::{Profile, duration};
+pub use pumice_flash::{LayoutName, LayoutOptions};
+
 pub use accesses::{Access, Accesses, Survey, WithoutSize};
 pub use chunk::{Addresses, ChunkCacheName, ChunkOptions, ChunkReport, replay_chunks};
 pub use counts::Counts;

@@ -93,7 +93,7 @@ fn scaled(text: &str) -> Result<u128, &'static str> {
 }
 
 /// Bytes in the largest unit that shows them well, for people; `{:#}` adds the bytes where that is rounded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Human(pub u64);
 
 impl fmt::Display for Human {

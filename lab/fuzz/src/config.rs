@@ -1,10 +1,12 @@
 //! Settings: what is accepted, printed and read again is the same, from a file and from flags, and within its bounds.
 
 use crate::bytes::Bytes;
-use pumice_cli::fuzzing::{
-    Familiar, Human, ServeConfig, Settings, Size, from_file, from_words, resolve, to_file, to_flags,
-};
+use clap::Parser;
+use pumice_cli::Familiar;
 use pumice_door_memcached::Listen;
+use pumice_server::objects::ServeConfig;
+use pumice_server::settings::{Layers, Settings};
+use pumice_trace::{Human, Size};
 use std::net::SocketAddr;
 
 /// The first byte says what the text is: a file, flags by lines, words of a command line, or a size.
@@ -32,6 +34,50 @@ pub(crate) fn run(data: &[u8]) {
         }
         _ => size(text),
     }
+}
+
+#[derive(Debug, Parser)]
+struct Words {
+    #[command(flatten)]
+    settings: Settings,
+    #[command(flatten)]
+    familiar: Familiar,
+}
+
+/// Settings from arguments of `serve`, memcached's options among them.
+fn from_words(words: impl IntoIterator<Item = String>) -> Result<(Settings, Familiar), String> {
+    let words = std::iter::once("serve".to_owned()).chain(words);
+    let mut words = Words::try_parse_from(words).map_err(|error| error.to_string())?;
+    (words.familiar.fold_into(&mut words.settings)).map_err(|error| error.to_string())?;
+    Ok((words.settings, words.familiar))
+}
+
+/// What `serve` is told by these settings and memcached's options.
+fn resolve(settings: Settings, familiar: &Familiar) -> Result<ServeConfig, String> {
+    let layers = Layers::collect(settings, None).map_err(|error| error.to_string())?;
+    ServeConfig::resolve(&layers, &familiar.flags()).map_err(|error| error.to_string())
+}
+
+/// Settings from the text of a file.
+fn from_file(text: &str) -> Result<Settings, String> {
+    toml::from_str(text).map_err(|error| error.to_string())
+}
+
+/// The text of a file with these settings.
+fn to_file(settings: &Settings) -> String {
+    toml::to_string(settings).expect("lists of strings")
+}
+
+/// Flags with these settings; `None` where one of them is an empty list.
+fn to_flags(settings: &Settings) -> Option<Vec<String>> {
+    let table = toml::Table::try_from(settings).expect("lists of strings");
+    let mut flags = Vec::new();
+    for (name, texts) in &table {
+        let texts = texts.as_array().filter(|texts| !texts.is_empty())?;
+        let texts = texts.iter().filter_map(toml::Value::as_str);
+        flags.extend(texts.map(|text| format!("--{name}={text}")));
+    }
+    Some(flags)
 }
 
 fn size(text: &str) {

@@ -3,10 +3,9 @@
 use crate::source::Source;
 use crate::times::{people, time};
 use clap::Args;
-use pumice_advise::Latencies;
+use pumice_advise::{Latencies, positive};
 use pumice_console::usage;
-use pumice_device::Profile;
-use pumice_server::lifetime::positive;
+use pumice_sim::Profile;
 use pumice_trace::bytes;
 use std::path::PathBuf;
 use std::str::FromStr;

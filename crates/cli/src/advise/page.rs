@@ -1,17 +1,13 @@
 //! The advice as an HTML page: one file, no scripts.
 
 use super::report::{Advice, Row};
+use crate::plot::{Line, escaped, svg};
 use crate::times::people;
 use anyhow::Context;
 use pumice_trace::Human;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 320.0;
-/// Room around the picture for its labels.
-const EDGE: f64 = 48.0;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
 table{border-collapse:collapse;width:100%}th,td{padding:.4rem .6rem;border-bottom:1px solid #ddd;text-align:right}
@@ -129,7 +125,7 @@ impl Advice {
             let _ = writeln!(out, "<p class=\"note\">{}</p>", escaped(note));
         }
         out.push_str("<h2>Hit ratio by size</h2>\n");
-        self.picture(&mut out);
+        out += &self.picture();
         out.push_str(
             "<p>The line is the hit ratio of a cache of that size which evicts what was not asked for longest; dots are the rows of the table \
              (DRAM and flash together hit as the larger of the two).</p>\n",
@@ -142,61 +138,18 @@ impl Advice {
         out
     }
 
-    /// The curve, its size on a logarithmic scale, with a dot for each row.
-    fn picture(&self, out: &mut String) {
-        let (Some((least, ..)), Some((most, ..))) = (self.curve.first(), self.curve.last()) else {
-            return;
-        };
-        let (least, most) = ((*least).max(1) as f64, (*most).max(2) as f64);
-        let x = |size: u64| {
-            let part = (size.max(1) as f64 / least).ln() / (most / least).ln().max(1e-9);
-            EDGE + part.clamp(0.0, 1.0) * (WIDTH - 2.0 * EDGE)
-        };
-        let y = |ratio: f64| HEIGHT - EDGE - ratio * (HEIGHT - 2.0 * EDGE);
-        let _ = writeln!(
-            out,
-            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"hit ratio by cache size\" font-size=\"12\">"
-        );
-        for step in 0..=4 {
-            let ratio = f64::from(step) / 4.0;
-            let (at, right) = (y(ratio), WIDTH - EDGE);
-            let _ = writeln!(
-                out,
-                "<path d=\"M{EDGE} {at:.1}H{right}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{:.0} %</text>",
-                EDGE - 6.0,
-                at + 4.0,
-                ratio * 100.0
-            );
-        }
-        for step in 0..=4 {
-            let size = least * (most / least).powf(f64::from(step) / 4.0);
-            let label = Human(size as u64);
-            let _ = writeln!(
-                out,
-                "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
-                x(size as u64),
-                HEIGHT - EDGE + 18.0
-            );
-        }
-        let points: Vec<String> = (self.curve.iter())
-            .map(|(size, ratio, _)| format!("{:.1},{:.1}", x(*size), y(*ratio)))
-            .collect();
-        let _ = writeln!(
-            out,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"#2a6\" stroke-width=\"2\"/>",
-            points.join(" ")
-        );
-        for row in &self.rows {
-            let (at, up) = (x(row.flash_bytes.max(row.dram_bytes)), y(row.hit_ratio));
-            let _ = writeln!(
-                out,
-                "<circle cx=\"{at:.1}\" cy=\"{up:.1}\" r=\"4\" fill=\"#264\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                at + 6.0,
-                up - 6.0,
-                row.what
-            );
-        }
-        out.push_str("</svg>\n");
+    /// The curve, and a dot for each row.
+    fn picture(&self) -> String {
+        let curve = self.curve.iter().map(|(size, ratio, _)| (*size, *ratio));
+        let mut lines = vec![Line {
+            name: "LRU".to_owned(),
+            points: curve.collect(),
+        }];
+        lines.extend(self.rows.iter().map(|row| Line {
+            name: row.what.to_owned(),
+            points: vec![(row.flash_bytes.max(row.dram_bytes), row.hit_ratio)],
+        }));
+        svg("hit ratio by cache size", "size of the cache", &lines, true)
     }
 }
 
@@ -234,10 +187,4 @@ fn capital(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().map(|first| first.to_ascii_uppercase());
     first.into_iter().chain(chars).collect()
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }

@@ -1,8 +1,8 @@
 //! What `advise` prints.
 
 use crate::times::people;
-use pumice::Rule;
 use pumice_advise::Offer;
+use pumice_sim::Rule;
 use pumice_trace::Human;
 use serde::Serialize;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! `pumice replay` with lists: a replay of each combination, a table, and a picture of the curves.
 
-use super::plot::{self, Line};
 use super::{ReplayArgs, check_built, layout, note, report};
+use crate::plot::{self, Line};
 use anyhow::Context;
 use pumice_console::{Bar, Printed, as_json, causes, complain, say, usage};
 use pumice_sim::Report;
@@ -23,7 +23,7 @@ pub(super) fn cells(args: &ReplayArgs) -> Vec<ReplayArgs> {
     let mut cells = vec![args.clone()];
     expand(&mut cells, |cell| &mut cell.layout);
     if cells.len() > 1 {
-        let without = |cell: &&mut ReplayArgs| matches!(cell.layout(), "fifo" | "clock");
+        let without = |cell: &&mut ReplayArgs| !has_policies(cell.layout());
         cells
             .iter_mut()
             .filter(without)
@@ -46,6 +46,10 @@ pub(super) fn cells(args: &ReplayArgs) -> Vec<ReplayArgs> {
         }
     };
     cells.into_iter().flat_map(of_sizes).collect()
+}
+
+fn has_policies(layout: &str) -> bool {
+    !matches!(layout, "fifo" | "clock")
 }
 
 /// Replaces each cell by one for each value of an axis.
@@ -154,6 +158,7 @@ fn name(cell: &ReplayArgs) -> String {
 /// What distinguishes the curve that a cell is of.
 fn series(cell: &ReplayArgs, layout: &str, policy: Option<&str>) -> String {
     let others = [&cell.dram, &cell.flash_admit].into_iter().flatten();
+    let policy = policy.filter(|_| has_policies(layout));
     let parts = [Some(layout), policy].into_iter().flatten();
     parts
         .chain(others.map(String::as_str))
@@ -254,5 +259,10 @@ fn picture(rows: &[(&ReplayArgs, Report)]) -> String {
     }
     let is_bytes = rows.iter().all(|(_, report)| report.flash_bytes.is_some());
     let trace = rows.first().map_or("", |(_, report)| report.trace.as_str());
-    plot::svg(&format!("{trace}: object hit ratio by size"), &lines, is_bytes)
+    plot::svg(
+        &format!("{trace}: object hit ratio by size"),
+        "size of the flash tier",
+        &lines,
+        is_bytes,
+    )
 }

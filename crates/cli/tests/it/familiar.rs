@@ -1,7 +1,7 @@
 //! memcached's own options.
 
 use clap::Parser;
-use pumice_cli::fuzzing::Familiar;
+use pumice_cli::Familiar;
 use pumice_server::settings::Settings;
 
 #[derive(Debug, Parser)]
@@ -12,7 +12,7 @@ struct Line {
     familiar: Familiar,
 }
 
-fn read(line: &str) -> Result<(Settings, Familiar, Vec<String>), String> {
+pub(crate) fn read(line: &str) -> Result<(Settings, Familiar, Vec<String>), String> {
     let words = ["serve"].into_iter().chain(line.split_whitespace());
     let mut line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
     let warnings = line.familiar.fold_into(&mut line.settings);

@@ -1,11 +1,14 @@
 //! Where a server listens.
 
-use pumice_cli::fuzzing::{from_words, resolve};
+use crate::familiar::read;
 use pumice_door_memcached::Listen;
+use pumice_server::objects::ServeConfig;
+use pumice_server::settings::Layers;
 
 fn listens(options: &str) -> Result<Vec<String>, String> {
-    let (settings, familiar) = from_words(options.split_whitespace().map(Into::into))?;
-    let config = resolve(settings, &familiar)?;
+    let (settings, familiar, _) = read(options)?;
+    let layers = Layers::collect(settings, None).map_err(|error| error.to_string())?;
+    let config = ServeConfig::resolve(&layers, &familiar.flags()).map_err(|error| error.to_string())?;
     let text = |listen| match listen {
         Listen::Tcp(address) => address.to_string(),
         Listen::Tls(address) => format!("tls {address}"),

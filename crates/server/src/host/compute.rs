@@ -1,11 +1,11 @@
 //! Threads that compute fingerprints and compress while an event loop goes on, as long as there are more processors than busy event loops.
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use pumice_world::{Job, Offload};
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 /// Fewer bytes are computed before another thread has woken.
@@ -13,16 +13,11 @@ const BYTES_MIN: usize = 16 << 10;
 /// Jobs for each free processor: one that runs, and the next.
 const JOBS: usize = 2;
 
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    is_closing: bool,
-}
-
 /// What event loops and threads share.
 pub struct Jobs {
-    queue: Mutex<Queue>,
-    filled: Condvar,
+    given: Sender<Option<Job>>,
+    /// In order; a thread ends with the first that is none.
+    queue: Mutex<Receiver<Option<Job>>>,
     threads: usize,
     processors: usize,
     /// Event loops that have something to do.
@@ -34,9 +29,10 @@ pub struct Jobs {
 impl Jobs {
     /// For so many processors; nobody takes a job yet.
     pub fn new(processors: usize) -> Self {
+        let (given, queue) = channel();
         Self {
-            queue: Mutex::default(),
-            filled: Condvar::new(),
+            given,
+            queue: Mutex::new(queue),
             // An event loop has to do as much again for a chunk itself.
             threads: processors / 2,
             processors,
@@ -60,20 +56,18 @@ impl Jobs {
         self.busy.fetch_sub(1, Ordering::Relaxed);
     }
 
+    fn give(&self, job: Option<Job>) {
+        // Both ends are of `self`.
+        let _ = self.given.send(job);
+    }
+
     /// Runs jobs until there will be no more.
     fn work(&self) {
-        let mut queue = self.queue.lock();
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
-                drop(queue);
-                job();
-                self.jobs.fetch_sub(1, Ordering::Relaxed);
-                queue = self.queue.lock();
-            } else if queue.is_closing {
-                return;
-            } else {
-                self.filled.wait(&mut queue);
-            }
+            let next = self.queue.lock().recv();
+            let Ok(Some(job)) = next else { return };
+            job();
+            self.jobs.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -86,8 +80,7 @@ impl Offload for Jobs {
 
     fn run(&self, job: Job) {
         self.jobs.fetch_add(1, Ordering::Relaxed);
-        self.queue.lock().jobs.push_back(job);
-        self.filled.notify_one();
+        self.give(Some(job));
     }
 }
 
@@ -124,8 +117,7 @@ impl ComputeThreads {
 
 impl Drop for ComputeThreads {
     fn drop(&mut self) {
-        self.jobs.queue.lock().is_closing = true;
-        self.jobs.filled.notify_all();
+        self.threads.iter().for_each(|_| self.jobs.give(None));
         for thread in self.threads.drain(..) {
             // A panic was reported already.
             let _ = thread.join();

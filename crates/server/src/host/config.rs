@@ -2,7 +2,7 @@
 
 use super::listen;
 use crate::Flags;
-use crate::lifetime::Rating;
+use crate::lifetime;
 use crate::settings::{Given, Layers};
 use pumice_advise::Endurance;
 use pumice_console::usage;
@@ -59,7 +59,7 @@ impl HostConfig {
             reformat: flags.reformat,
             user: flags.user.clone(),
             pid_file: flags.pid_file.clone(),
-            endurance: Rating::of_settings(layers)?.map(|(endurance, _)| endurance),
+            endurance: lifetime::endurance(layers)?.map(|(endurance, _)| endurance),
         })
     }
 }
@@ -127,8 +127,7 @@ pub(crate) fn size(given: &Given<'_>) -> anyhow::Result<Option<Size>> {
 }
 
 pub(crate) fn bytes(given: &Given<'_>) -> anyhow::Result<Option<u64>> {
-    let bytes = given.text()?.map(pumice_trace::bytes).transpose();
-    bytes.map_err(|what| given.wrong(what))
+    given.read(pumice_trace::bytes)
 }
 
 fn number(given: &Given<'_>, most: usize) -> anyhow::Result<Option<usize>> {
@@ -141,14 +140,9 @@ fn number(given: &Given<'_>, most: usize) -> anyhow::Result<Option<usize>> {
 }
 
 pub(crate) fn secs(given: &Given<'_>, most: u32) -> anyhow::Result<Option<u32>> {
-    let Some(text) = given.text()? else {
-        return Ok(None);
-    };
-    let secs = seconds(text).filter(|secs| *secs <= most);
-    secs.map(Some).ok_or_else(|| {
-        given.wrong(format!(
-            "expected seconds from 0 to {most}, or a time such as 90s, 15m, 2h, 1d"
-        ))
+    given.read(|text| {
+        let secs = seconds(text).filter(|secs| *secs <= most);
+        secs.ok_or_else(|| format!("expected seconds from 0 to {most}, or a time such as 90s, 15m, 2h, 1d"))
     })
 }
 

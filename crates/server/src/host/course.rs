@@ -134,21 +134,19 @@ impl<O: Clone> Course<O> {
                     is_ready = true;
                     ready();
                 }
-                asked = signals.next() => match asked {
-                    Asked::Reload => reload(),
-                    Asked::Stop => match stops.ask(Instant::now()) {
-                        Stop::Begin => {
-                            self.stop.send_replace(true);
-                            line(format_args!("stopping"));
-                        }
-                        Stop::Same => line(format_args!(
-                            "a second signal within a second is the same request; the next ends the server without closing the cache"
-                        )),
-                        Stop::AtOnce => {
-                            tracing::error!("another signal to stop: ended without closing the cache");
-                            std::process::exit(1);
-                        }
-                    },
+                is_stop = signals.is_stop() => match is_stop.then(|| stops.ask(Instant::now())) {
+                    None => reload(),
+                    Some(Stop::Begin) => {
+                        self.stop.send_replace(true);
+                        line(format_args!("stopping"));
+                    }
+                    Some(Stop::Same) => line(format_args!(
+                        "a second signal within a second is the same request; the next ends the server without closing the cache"
+                    )),
+                    Some(Stop::AtOnce) => {
+                        tracing::error!("another signal to stop: ended without closing the cache");
+                        std::process::exit(1);
+                    }
                 },
                 Some((index, result)) = ended.recv() => {
                     running -= 1;
@@ -187,11 +185,12 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Asked {
+    /// Whether the next signal ends the server.
+    async fn is_stop(&mut self) -> bool {
         tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop,
-            _ = self.interrupt.recv() => Asked::Stop,
-            _ = self.hang_up.recv() => Asked::Reload,
+            _ = self.terminate.recv() => true,
+            _ = self.interrupt.recv() => true,
+            _ = self.hang_up.recv() => false,
         }
     }
 }
@@ -227,12 +226,6 @@ impl Stops {
             Some(_) => Stop::AtOnce,
         }
     }
-}
-
-/// What a signal asks for.
-enum Asked {
-    Stop,
-    Reload,
 }
 
 #[cfg(test)]

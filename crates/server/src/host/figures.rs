@@ -126,6 +126,23 @@ pub(crate) fn split_group(room: &'static str, status: Status, load: &Counts) -> 
     }
 }
 
+/// A table of metrics, as docs/metrics.md has them.
+#[cfg(test)]
+pub(crate) fn table<'a>(groups: impl IntoIterator<Item = &'a Group>) -> String {
+    let rows = groups.into_iter().flat_map(|group| {
+        let owner = if group.room == "process" { "" } else { "pumice_" };
+        group.figures.iter().map(move |figure| {
+            let total = match figure.kind {
+                pumice_world::Kind::Counter => "_total",
+                pumice_world::Kind::Gauge => "",
+            };
+            let name = format!("{owner}{}_{}{total}", group.room, figure.name);
+            format!("| `{name}` | {} |\n", figure.help)
+        })
+    });
+    "| metric | meaning |\n| --- | --- |\n".to_owned() + &rows.collect::<String>()
+}
+
 /// How long nothing is said of a counter after a rise was.
 const QUIET: Duration = Duration::from_secs(60);
 

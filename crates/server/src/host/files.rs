@@ -6,7 +6,8 @@ use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::{Maker, OpenError, StoreId, Superblock};
 use pumice_console::usage;
 use pumice_device::{FileDevice, FileError, FileOptions, FileShared, SECTOR_BYTES};
-use pumice_trace::{Human, Size};
+use pumice_trace::Size;
+use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -153,9 +154,10 @@ pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
         // Of files that are still to be made the directory is there.
         (Err(_), Err(_)) => {
             let whole = |path: &Path| {
-                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                let directory = directory.unwrap_or(Path::new("."));
-                Some((directory.canonicalize().ok()?, path.file_name()?.to_owned()))
+                Some((
+                    directory_of(path).canonicalize().ok()?,
+                    path.file_name()?.to_owned(),
+                ))
             };
             a == b || whole(a).is_some_and(|a| Some(a) == whole(b))
         }
@@ -167,25 +169,17 @@ pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
 ///
 /// # Errors
 /// Usage, naming both.
-pub(crate) fn agree<T: PartialEq + Copy>(
+pub(crate) fn agree<T: PartialEq + fmt::Display>(
     setting: &str,
     (wanted, made): (Option<T>, T),
-    show: impl Fn(T) -> String,
     path: &Path,
     remedy: &str,
 ) -> anyhow::Result<()> {
     match wanted {
         Some(wanted) if wanted != made => Err(usage(format!(
-            "{setting} is {} but {} was made with {}; change the setting, or --reformat to {remedy} it",
-            show(wanted),
+            "{setting} is {wanted:#} but {} was made with {made:#}; change the setting, or --reformat to {remedy} it",
             path.display(),
-            show(made)
         ))),
         _ => Ok(()),
     }
-}
-
-/// Bytes, whatever their number.
-pub(crate) fn exact(bytes: u64) -> String {
-    format!("{:#}", Human(bytes))
 }

@@ -36,14 +36,10 @@ pub fn allow_open_files(connections: usize, threads: usize, devices: usize) {
         },
     );
     if raised.is_err() || allowed < needed {
-        let current = if raised.is_ok() {
-            Some(allowed)
-        } else {
-            limit.current
-        };
+        let current = raised.map_or(limit.current.unwrap_or(0), |()| allowed);
         tracing::warn!(
             "{} open files are allowed, {} connections need {needed}: raise the limit (ulimit -n)",
-            current.unwrap_or(0),
+            current,
             connections,
         );
     }

@@ -27,11 +27,11 @@ pub fn addresses(layers: &Layers) -> anyhow::Result<Vec<Listen>> {
 
 /// Permissions of unix sockets, as memcached has them if nothing is said.
 pub(crate) fn unix_mode(given: &Given<'_>) -> anyhow::Result<u32> {
-    let Some(text) = given.text()? else {
-        return Ok(0o700);
-    };
-    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| given.wrong("expected permissions in octal (0 to 777)"))
+    let mode = given.read(|text| {
+        let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+        mode.ok_or("expected permissions in octal (0 to 777)")
+    });
+    Ok(mode?.unwrap_or(0o700))
 }
 
 /// What is said of places without TLS.

@@ -24,6 +24,13 @@ const TTL_SECS_MAX: u32 = 365 * 24 * 3600;
 const FLUSH_INTERVAL_SECS_MAX: u32 = 86_400;
 const FLUSH_INTERVAL_SECS: u32 = 5;
 
+/// What a reply may promise, by name.
+pub const DURABILITIES: [(&str, Durability); 3] = [
+    ("process", Durability::Process),
+    ("power", Durability::Power),
+    ("off", Durability::Off),
+];
+
 /// The settings of a server.
 #[derive(Debug)]
 pub struct ServeConfig {
@@ -89,13 +96,8 @@ impl ServeConfig {
             flash_size: size(&layers.flash_size())?,
             performance_tier: performance_tier(layers)?,
             performance_size: size(&layers.performance_size())?,
-            performance_objective: {
-                let given = layers.performance_objective();
-                let objective = given.text()?.map(objective).transpose();
-                objective
-                    .map_err(|what| given.wrong(what))?
-                    .unwrap_or(Some(Objective::default()))
-            },
+            performance_objective: (layers.performance_objective().read(objective)?)
+                .unwrap_or(Some(Objective::default())),
             block_size: block_size(&layers.block_size())?,
             layout: layout(layers)?,
             is_layout_given: layers.layout().text()?.is_some(),
@@ -105,14 +107,7 @@ impl ServeConfig {
             index: index(layers)?,
             flash_write: flash_write(layers)?,
             admission: admission(layers)?,
-            durability: layers
-                .durability()
-                .one_of(&[
-                    ("process", Durability::Process),
-                    ("power", Durability::Power),
-                    ("off", Durability::Off),
-                ])?
-                .unwrap_or_default(),
+            durability: layers.durability().one_of(&DURABILITIES)?.unwrap_or_default(),
             max_item_size: max_item_size(&layers.max_item_size())?,
             tls: listen::tls_files(layers, &memcached)?,
             memcached,
@@ -128,13 +123,11 @@ impl ServeConfig {
 }
 
 fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
-    let setting = layers.layout();
-    let layout = match setting.text()? {
-        None => LayoutName::Ripq,
-        Some(name) => name
-            .parse()
-            .map_err(|_| setting.wrong(format!("no such layout ({})", LayoutName::names())))?,
+    let named = |name: &str| {
+        let layout = name.parse::<LayoutName>();
+        layout.map_err(|_| format!("no such layout ({})", LayoutName::names()))
     };
+    let layout = layers.layout().read(named)?.unwrap_or(LayoutName::Ripq);
     let (alpha, theta) = (layers.alpha().parse::<f64>()?, layers.theta().parse::<f64>()?);
     let options = LayoutOptions::new(layout, layers.policy().text()?, alpha, theta);
     options.map_err(|error| {
@@ -184,14 +177,11 @@ fn performance_tier(layers: &Layers) -> anyhow::Result<Option<PathBuf>> {
 
 /// Where mappings are to be; `None` is left to the budget.
 fn index(layers: &Layers) -> anyhow::Result<Option<IndexKind>> {
-    let setting = layers.index();
-    match setting.text()? {
-        None | Some("auto") => Ok(None),
-        Some(name) => match IndexKind::from_name(name) {
-            None => Err(setting.wrong(format!("no such index (auto, {})", IndexKind::names()))),
-            kind => Ok(kind),
-        },
-    }
+    let kind = layers.index().read(|name| match IndexKind::from_name(name) {
+        None if name != "auto" => Err(format!("no such index (auto, {})", IndexKind::names())),
+        kind => Ok(kind),
+    });
+    kind.map(Option::flatten)
 }
 
 fn block_size(given: &Given<'_>) -> anyhow::Result<Option<u64>> {

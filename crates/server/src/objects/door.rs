@@ -8,11 +8,11 @@ use anyhow::Context;
 use pumice_door_admin::{NotRecorded, Requests};
 use pumice_door_memcached::parse::Limits;
 use pumice_door_memcached::{Door as Inner, DoorConfig, Listen, Recording};
-use std::ops::Deref;
 
 /// The memcached door of a server.
 pub struct Memcached {
-    door: Inner,
+    /// What runs on workers and counts.
+    pub inner: Inner,
     listen: Vec<Listen>,
     access: Access,
 }
@@ -40,29 +40,21 @@ impl Memcached {
             ..DoorConfig::default()
         });
         Ok(Self {
-            door: door.context("memcached door (--memcached chooses another address)")?,
+            inner: door.context("memcached door (--memcached chooses another address)")?,
             listen: config.memcached.clone(),
             access,
         })
     }
 }
 
-impl Deref for Memcached {
-    type Target = Inner;
-
-    fn deref(&self) -> &Inner {
-        &self.door
-    }
-}
-
 impl Door for Memcached {
     fn listen(&self) -> anyhow::Result<()> {
-        self.door.listen().context("memcached door")
+        self.inner.listen().context("memcached door")
     }
 
     fn places(&self) -> Vec<String> {
-        let mut places = places("memcached", self.door.local_addrs(), &self.listen);
-        let tls = self.door.tls_addrs().iter();
+        let mut places = places("memcached", self.inner.local_addrs(), &self.listen);
+        let tls = self.inner.tls_addrs().iter();
         places.extend(tls.map(|address| format!("memcached with TLS on {address}")));
         places
     }
@@ -72,7 +64,7 @@ impl Door for Memcached {
     }
 
     fn record(&self, one_in: u64) -> Result<Box<dyn Requests>, NotRecorded> {
-        let recording = self.door.record(one_in).ok_or(NotRecorded::Busy)?;
+        let recording = self.inner.record(one_in).ok_or(NotRecorded::Busy)?;
         tracing::info!("a recording of requests begins, of one key in {one_in}");
         Ok(Box::new(Recorded(recording)))
     }

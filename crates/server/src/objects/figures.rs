@@ -29,7 +29,7 @@ pub const WATCHED: &[(&str, &str)] = &[
 impl Objects {
     /// Open, accepted and turned away.
     fn connections(&self) -> [u64; 3] {
-        let door = self.door.stats();
+        let door = self.door.inner.stats();
         [
             door.curr_connections(),
             door.total_connections(),
@@ -38,7 +38,7 @@ impl Objects {
     }
 
     fn latency(&self) -> Vec<Latency> {
-        let door = self.door.stats();
+        let door = self.door.inner.stats();
         let measured = Operation::ALL.into_iter().map(|which| {
             let (operation, tier) = which.name();
             Latency {
@@ -84,7 +84,7 @@ impl Objects {
             connections_group(
                 "memcached",
                 self.connections(),
-                self.door.stats().counts().figures(),
+                self.door.inner.stats().counts().figures(),
             ),
             group! { "device", device.figures(); },
             self.pace().group(),
@@ -127,17 +127,11 @@ impl Objects {
 
 /// How far a start is, by bytes.
 fn starting(read: u64, checkpoint: u64) -> String {
-    match checkpoint {
-        0 => format!(
-            "starting: {} read from the flash device, without a checkpoint",
-            Human(read)
-        ),
-        bytes => format!(
-            "starting: {} read from the flash device, where the last checkpoint has {}",
-            Human(read),
-            Human(bytes)
-        ),
-    }
+    let of = match checkpoint {
+        0 => "without a checkpoint".to_owned(),
+        bytes => format!("where the last checkpoint has {}", Human(bytes)),
+    };
+    format!("starting: {} read from the flash device, {of}", Human(read))
 }
 
 fn engine_group((found, took): (Recovered, Duration), stats: &Stats) -> Group {
@@ -216,12 +210,11 @@ fn cache_groups(stats: &Stats) -> [Group; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::figures::server_group;
-    use pumice_advise::Endurance;
+    use crate::host::figures::{server_group, table};
+    use pumice_advise::Rating;
     use pumice_door_admin::process;
     use pumice_door_memcached::Counts as DoorCounts;
     use pumice_nhc::Counts;
-    use pumice_world::Kind;
 
     #[test]
     fn a_start_without_a_checkpoint_is_compared_with_none() {
@@ -240,12 +233,15 @@ mod tests {
         groups.push(engine_group(<(Recovered, Duration)>::default(), &stats));
         groups.extend(cache_groups(&stats));
         groups.push(group! { "device", none.figures(); });
-        let endurance = Endurance::of_tbw(1.0).ok();
+        let rating = Rating {
+            tbw: Some(1.0),
+            ..Rating::default()
+        };
         let written = DeviceCounts {
             written_bytes: 1,
             ..none
         };
-        groups.push(Pace::of(Duration::from_secs(3600), &written, endurance).group());
+        groups.push(Pace::of(Duration::from_secs(3600), &written, rating.endurance()).group());
         let [performance, its_device] = performance_groups(false, 0, 0, TierCounts::default(), none);
         let idle = pumice_nhc::Scheduler::new(pumice_nhc::Objective::default()).status();
         groups.extend([
@@ -257,27 +253,11 @@ mod tests {
             [0; 3],
             DoorCounts::default().figures(),
         ));
-        let mut page = String::from("| metric | meaning |\n| --- | --- |\n");
-        for group in &groups {
-            let owner = if group.room == "process" { "" } else { "pumice_" };
-            for figure in &group.figures {
-                let total = if figure.kind == Kind::Counter {
-                    "_total"
-                } else {
-                    ""
-                };
-                let words = [" of those", "Their ", "those ", "The same"];
-                assert!(
-                    !words.iter().any(|word| figure.help.contains(word)),
-                    "{}: {}",
-                    figure.name,
-                    figure.help
-                );
-                page += &format!(
-                    "| `{owner}{}_{}{total}` | {} |\n",
-                    group.room, figure.name, figure.help
-                );
-            }
+        let mut page = table(&groups);
+        for figure in groups.iter().flat_map(|group| &group.figures) {
+            let words = [" of those", "Their ", "those ", "The same"];
+            let stands_alone = !words.iter().any(|word| figure.help.contains(word));
+            assert!(stands_alone, "{}: {}", figure.name, figure.help);
         }
         let room = its_device.room;
         page += &format!("| `pumice_{room}_…` | As `pumice_device_…`, of the performance tier |\n");

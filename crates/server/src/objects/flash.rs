@@ -1,7 +1,7 @@
 //! Opening the flash device: how large it is to be, and what it holds already.
 
 use super::config::ServeConfig;
-use crate::host::files::{Before, NewFile, agree, before, exact, make_file, size_at, superblock_at};
+use crate::host::files::{Before, NewFile, agree, before, make_file, size_at, superblock_at};
 use anyhow::Context;
 use pumice::IndexKind;
 use pumice_blocks::{OpenError, Superblock};
@@ -47,31 +47,13 @@ pub fn look(config: &ServeConfig) -> anyhow::Result<Target> {
         return Ok(Target::empty(config, wanted));
     };
     let (geometry, path) = (&superblock.geometry, &config.flash);
-    let sizes = (config.flash_size.map(|_| wanted), geometry.capacity);
-    agree("--flash-size", sizes, exact, path, "erase")?;
-    let blocks = (config.block_size, geometry.block_bytes);
-    agree(
-        "--block-size",
-        blocks,
-        |bytes| Human(bytes).to_string(),
-        path,
-        "erase",
-    )?;
+    let sizes = (config.flash_size.map(|_| Human(wanted)), Human(geometry.capacity));
+    agree("--flash-size", sizes, path, "erase")?;
+    let blocks = (config.block_size.map(Human), Human(geometry.block_bytes));
+    agree("--block-size", blocks, path, "erase")?;
     let asked = config.is_layout_given.then_some(config.layout.layout);
-    agree(
-        "--layout",
-        (asked, made.layout),
-        |layout| layout.to_string(),
-        path,
-        "erase",
-    )?;
-    agree(
-        "--index",
-        (config.index, made.index),
-        |index| index.to_string(),
-        path,
-        "erase",
-    )?;
+    agree("--layout", (asked, made.layout), path, "erase")?;
+    agree("--index", (config.index, made.index), path, "erase")?;
     let layout = match config.layout {
         wanted if wanted.layout == made.layout => wanted,
         wanted => {

@@ -195,6 +195,7 @@ impl Service for Objects {
         }
         let served = self
             .door
+            .inner
             .run_worker(worker.index, Rc::new(cx), cache, worker.stop());
         served.await.context("memcached door")
     }

@@ -1,6 +1,6 @@
 //! What a server of objects says about itself in its log.
 
-use super::config::ServeConfig;
+use super::config::{DURABILITIES, ServeConfig};
 use super::flash::Target;
 use super::memory::Division;
 use super::performance::Performance;
@@ -33,37 +33,23 @@ pub fn start(
         Human(plan.base),
     ));
     line(format_args!(
-        "flash: {}, {} in blocks of {}, {} with {}, layout {}, policy {}, index {}, durability {}",
+        "flash: {}, {} in blocks of {}, {}, layout {}, policy {}, index {}, durability {}",
         config.flash.display(),
         Human(flash.capacity()),
         Human(plan.block_bytes),
-        if flash.is_direct() {
-            "O_DIRECT"
-        } else {
-            "buffered I/O"
-        },
-        flash.engine(),
+        io_of(flash),
         target.layout.layout,
         target.layout.policy.name(),
         division.index,
-        match config.durability {
-            pumice::Durability::Process => "process",
-            pumice::Durability::Power => "power",
-            pumice::Durability::Off => "off",
-        },
+        (DURABILITIES.iter().find(|(_, level)| *level == config.durability)).map_or("", |(name, _)| name),
     ));
     if let Some(Performance { shared, tier, .. }) = performance {
         line(format_args!(
-            "performance tier: {}, {} for copies of {} blocks, {} with {}",
+            "performance tier: {}, {} for copies of {} blocks, {}",
             shared.path().display(),
             Human(shared.capacity()),
             tier.places(),
-            if shared.is_direct() {
-                "O_DIRECT"
-            } else {
-                "buffered I/O"
-            },
-            shared.engine(),
+            io_of(shared),
         ));
     }
     if let Some(choice) = &division.choice {
@@ -92,6 +78,15 @@ pub fn start(
             smallest_value(flash.capacity(), plan.index_heap, &target.layout),
         ));
     }
+}
+
+/// How a device is read and written.
+fn io_of(device: &FileShared) -> String {
+    let way = match device.is_direct() {
+        true => "O_DIRECT",
+        false => "buffered I/O",
+    };
+    format!("{way} with {}", device.engine())
 }
 
 /// Bytes of a record beside its value: header, a key of some bytes, padding, and its part of the footer.

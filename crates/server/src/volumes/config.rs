@@ -3,7 +3,7 @@
 use crate::Flags;
 use crate::host::config::{HostConfig, objective};
 use crate::host::listen;
-use crate::lifetime::Rating;
+use crate::lifetime;
 use crate::settings::{Given, Layers};
 use pumice_admit::{Rule, WriteBudget};
 use pumice_backing::Source;
@@ -24,37 +24,16 @@ const READ_AHEAD_BYTES: u64 = 4 << 20;
 /// Default of `--scan-cutoff`, as Open CAS's, which counts too when the cache is full.
 const SCAN_CUTOFF_BYTES: u64 = 1 << 20;
 
-/// Settings of a server of volumes. All others are of the object cache.
-const OF_VOLUMES: [&str; 28] = [
-    "nbd",
-    "backing",
-    "cache",
-    "cache-size",
-    "mode",
-    "chunk-size",
-    "read-ahead",
-    "scan-cutoff",
-    "flash-admit",
-    "flash-write-budget",
-    "performance-objective",
-    "dirty-age",
-    "dirty-limit",
-    "clean-rate",
-    "on-stop",
-    "dram",
-    "threads",
-    "max-connections",
-    "flash-timeout",
-    "max-absence",
-    "tbw",
-    "dwpd",
-    "cycles",
-    "drive-size",
-    "warranty",
-    "unix-mode",
-    "admin",
-    "log-format",
-];
+/// Settings that say something of volumes alone.
+const OF_VOLUMES: &str = "backing cache cache-size mode chunk-size read-ahead scan-cutoff dirty-age dirty-limit clean-rate on-stop";
+/// Settings of any server, or of both caches. All others are of the object cache.
+const OF_BOTH: &str = "nbd flash-admit flash-write-budget performance-objective dram threads max-connections flash-timeout max-absence \
+                       tbw dwpd cycles drive-size warranty unix-mode admin log-format";
+
+/// Whether a list has a name.
+fn has(list: &str, name: &str) -> bool {
+    list.split_whitespace().any(|listed| listed == name)
+}
 
 /// A volume and its cache.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,27 +85,13 @@ impl VolumesConfig {
     pub fn resolve(layers: &Layers, flags: &Flags) -> anyhow::Result<Option<Self>> {
         let nbd = layers.nbd();
         if nbd.list().is_none() {
-            for given in [
-                layers.backing(),
-                layers.cache(),
-                layers.cache_size(),
-                layers.mode(),
-                layers.chunk_size(),
-                layers.read_ahead(),
-                layers.scan_cutoff(),
-                layers.dirty_age(),
-                layers.dirty_limit(),
-                layers.clean_rate(),
-                layers.on_stop(),
-            ] {
-                if given.list().is_some() {
-                    return Err(given.wrong("volumes are served over NBD: give --nbd unix:PATH or ADDR:PORT"));
-                }
+            if let Some((_, given)) = layers.given().iter().find(|(name, _)| has(OF_VOLUMES, name)) {
+                return Err(given.wrong("volumes are served over NBD: give --nbd unix:PATH or ADDR:PORT"));
             }
             return Ok(None);
         }
         for (name, given) in layers.given() {
-            if !OF_VOLUMES.contains(&name) {
+            if !has(OF_VOLUMES, name) && !has(OF_BOTH, name) {
                 return Err(given.wrong(
                     "it is of the cache of objects, and with --nbd volumes alone are served: leave it out, or run a second server",
                 ));
@@ -137,7 +102,7 @@ impl VolumesConfig {
             return Err(nbd.wrong("volumes are served nowhere: give unix:PATH or ADDR:PORT, or leave it out"));
         }
         let volumes = volumes(layers)?;
-        if let Some((_, given)) = Rating::of_settings(layers)?
+        if let Some((_, given)) = lifetime::endurance(layers)?
             && volumes.iter().all(|volume| volume.cache.is_none())
         {
             return Err(given.wrong("no volume has a cache, and so no flash that wears out: leave it out"));

@@ -6,11 +6,11 @@ use crate::service::{Door, places};
 use anyhow::Context;
 use pumice_door_nbd::{Door as Inner, DoorConfig, ExportName};
 use pumice_net::Listen;
-use std::ops::Deref;
 
 /// The NBD door of a server.
 pub struct Nbd {
-    door: Inner,
+    /// What runs on workers and counts.
+    pub inner: Inner,
     listen: Vec<Listen>,
 }
 
@@ -34,26 +34,18 @@ impl Nbd {
         });
         let refused = "NBD door (--nbd chooses another address, --max-connections how many share its memory)";
         Ok(Self {
-            door: door.context(refused)?,
+            inner: door.context(refused)?,
             listen: config.nbd.clone(),
         })
     }
 }
 
-impl Deref for Nbd {
-    type Target = Inner;
-
-    fn deref(&self) -> &Inner {
-        &self.door
-    }
-}
-
 impl Door for Nbd {
     fn listen(&self) -> anyhow::Result<()> {
-        self.door.listen().context("NBD door")
+        self.inner.listen().context("NBD door")
     }
 
     fn places(&self) -> Vec<String> {
-        places("NBD", self.door.local_addrs(), &self.listen)
+        places("NBD", self.inner.local_addrs(), &self.listen)
     }
 }

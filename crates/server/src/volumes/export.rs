@@ -29,6 +29,10 @@ pub struct Served {
 }
 
 impl Served {
+    fn told<T>(&self, result: Result<T, VolumeError>) -> Result<T, ExportError> {
+        result.map_err(|error| self.error(error))
+    }
+
     fn error(&self, error: VolumeError) -> ExportError {
         if matches!(error, VolumeError::ReadOnly) {
             return ExportError::NotAllowed;
@@ -61,34 +65,23 @@ impl Export for Served {
     }
 
     async fn read(&self, offset: u64, length: usize) -> Result<Bytes, ExportError> {
-        let read = self.volume.read(offset, length).await;
-        read.map(Bytes::from).map_err(|error| self.error(error))
+        self.told(self.volume.read(offset, length).await).map(Bytes::from)
     }
 
     async fn write(&self, offset: u64, data: Bytes, is_durable: bool) -> Result<(), ExportError> {
-        self.volume
-            .write(offset, data, is_durable)
-            .await
-            .map_err(|error| self.error(error))
+        self.told(self.volume.write(offset, data, is_durable).await)
     }
 
     async fn zero(&self, offset: u64, length: u64, may_punch: bool) -> Result<(), ExportError> {
-        self.volume
-            .zero(offset, length, may_punch)
-            .await
-            .map_err(|error| self.error(error))
+        self.told(self.volume.zero(offset, length, may_punch).await)
     }
 
     async fn flush(&self) -> Result<(), ExportError> {
-        self.volume.flush().await.map_err(|error| self.error(error))
+        self.told(self.volume.flush().await)
     }
 
     async fn status(&self, offset: u64, length: u64, most: usize) -> Result<Vec<Extent>, ExportError> {
-        let extents = self
-            .volume
-            .extents(offset, length, most)
-            .await
-            .map_err(|error| self.error(error))?;
+        let extents = self.told(self.volume.extents(offset, length, most).await)?;
         let extents = extents.into_iter().map(|extent| Extent {
             length: extent.length,
             is_hole: extent.is_hole,
@@ -99,10 +92,7 @@ impl Export for Served {
     async fn cache(&self, offset: u64, length: u64) -> Result<(), ExportError> {
         // Without a cache there is nothing to fill.
         match self.volume.shared().store() {
-            Some(_) => {
-                let filled = self.volume.prefetch(offset, length as usize).await;
-                filled.map_err(|error| self.error(error))
-            }
+            Some(_) => self.told(self.volume.prefetch(offset, length as usize).await),
             None => Ok(()),
         }
     }

@@ -24,7 +24,10 @@ impl Volumes {
         let measured = volumes.flat_map(|(number, prepared)| {
             Operation::ALL.map(|operation| Latency {
                 volume: Some(prepared.name.clone()),
-                ..latency(operation.name(), &self.door.stats().latency(number, operation))
+                ..latency(
+                    operation.name(),
+                    &self.door.inner.stats().latency(number, operation),
+                )
             })
         });
         measured.collect()
@@ -34,7 +37,7 @@ impl Volumes {
         let device = sum(&prepared.counters);
         let shared = &opened.shared;
         let mut groups = volume_groups(
-            self.door.stats().counts(number),
+            self.door.inner.stats().counts(number),
             shared.counts(),
             shared.dram_bytes() as u64,
             shared.dirty(self.clock.now_secs()),
@@ -91,7 +94,7 @@ impl Volumes {
     }
 
     pub(super) fn all_figures(&self, opened: Option<&[Opened]>) -> Figures {
-        let stats = self.door.stats();
+        let stats = self.door.inner.stats();
         let connections = stats.connections();
         let connections = [connections.current(), connections.total(), connections.rejected()];
         let volumes = self.volumes.iter().zip(opened.unwrap_or_default());
@@ -201,7 +204,7 @@ fn volume_groups(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pumice_world::Kind;
+    use crate::host::figures::table;
 
     #[test]
     fn the_table_of_volumes_metrics_is_what_the_code_has() {
@@ -215,21 +218,8 @@ mod tests {
             DeviceCounts::default(),
             Some(RemoteCounts::default()),
         );
-        let mut page = String::from("| metric | meaning |\n| --- | --- |\n");
         let connections = connections_group("nbd", [0; 3], Vec::new());
-        for group in std::iter::once(&connections).chain(&groups) {
-            for figure in &group.figures {
-                let total = if figure.kind == Kind::Counter {
-                    "_total"
-                } else {
-                    ""
-                };
-                page += &format!(
-                    "| `pumice_{}_{}{total}` | {} |\n",
-                    group.room, figure.name, figure.help
-                );
-            }
-        }
+        let mut page = table(std::iter::once(&connections).chain(&groups));
         let as_of = "As `pumice_performance_split_…`, of cache and backing device; where reads are split";
         page += &format!("| `pumice_{SPLIT}_…` | {as_of} |\n");
         let as_of = "As `pumice_admission_…`, of chunks; where there is a rule or a write budget";

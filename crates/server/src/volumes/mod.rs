@@ -10,9 +10,7 @@ mod worker;
 pub use config::{VolumeConfig, VolumesConfig};
 pub use pumice_backing::{Slow, Source};
 
-use crate::host::files::{
-    Before, agree, before, exact, is_same, make_file, open_file, size_at, superblock_at,
-};
+use crate::host::files::{Before, agree, before, is_same, make_file, open_file, size_at, superblock_at};
 use crate::host::{ComputeThreads, Host, Jobs, limits, line, random};
 use crate::service::{Door, Share};
 use crate::throttle::Kinds;
@@ -23,8 +21,7 @@ use pumice_advise::Endurance;
 use pumice_backing::DirtyCache;
 use pumice_blocks::{Durability, Maker, Superblock};
 use pumice_chunk::store::{Found, Options, STORE, Shape};
-use pumice_console::VERSION;
-use pumice_console::{causes, usage};
+use pumice_console::{VERSION, causes, usage};
 use pumice_device::{FileError, SECTOR_BYTES};
 use pumice_trace::Human;
 use pumice_volume::{CachePlan, Mode, Settings, Wanted};
@@ -187,16 +184,11 @@ fn look(config: &VolumesConfig, volume: &VolumeConfig, backing: &Slow) -> anyhow
     };
     let found = found.and_then(|found| Some((found.geometry, Shape::decode(&found.own)?.chunk_bytes)));
     if let Some((geometry, chunk_bytes)) = &found {
-        let sizes = (volume.cache_size.map(|_| asked), geometry.capacity);
-        agree("--cache-size", sizes, exact, cache, "empty")?;
-        let chunks = (volume.chunk_bytes, *chunk_bytes);
-        agree(
-            "--chunk-size",
-            chunks,
-            |bytes| Human(bytes.into()).to_string(),
-            cache,
-            "empty",
-        )?;
+        let sizes = (volume.cache_size.map(|_| Human(asked)), Human(geometry.capacity));
+        agree("--cache-size", sizes, cache, "empty")?;
+        let human = |bytes: u32| Human(bytes.into());
+        let chunks = (volume.chunk_bytes.map(human), human(*chunk_bytes));
+        agree("--chunk-size", chunks, cache, "empty")?;
     }
     Ok(Some(Wanted {
         backing_bytes: pumice_volume::Backing::size(backing),

@@ -1,11 +1,11 @@
 //! Divides the DRAM budget among volumes.
 
-use super::config::{VolumeConfig, VolumesConfig};
+use super::config::VolumesConfig;
 use crate::service::Share;
 use pumice_backing::Source;
 use pumice_console::usage;
 use pumice_trace::Human;
-use pumice_volume::{CachePlan, PlanError, Wanted};
+use pumice_volume::{CachePlan, Wanted};
 
 /// The program, its runtime, and what the allocator keeps.
 const BASE_BYTES: u64 = 16 << 20;
@@ -86,7 +86,8 @@ fn divide_into(
     let planned = wanted.iter().zip(&config.volumes).map(|(wanted, volume)| {
         let Some(wanted) = wanted else { return Ok(None) };
         let plan = wanted.choose(dram / 4 / count, dram / 8 / count);
-        plan.map(Some).map_err(|error| unfit(volume, &error))
+        plan.map(Some)
+            .map_err(|error| usage(format!("the cache of {}: {error}", volume.backing)))
     });
     let mut caches = planned.collect::<anyhow::Result<Vec<_>>>()?;
     let door = (dram / 4).min(DOOR_BYTES_MAX);
@@ -132,8 +133,4 @@ fn check_budgets(config: &VolumesConfig, plan: &Plan) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-fn unfit(volume: &VolumeConfig, error: &PlanError) -> anyhow::Error {
-    usage(format!("the cache of {}: {error}", volume.backing))
 }

@@ -134,7 +134,7 @@ impl Service for Volumes {
         let ticking: Vec<_> = (volumes.iter().filter(|_| worker.index == 0))
             .map(|volume| tick_each_second(volume.clone()))
             .collect();
-        let served = self.door.run_worker(worker.index, exports, worker.stop());
+        let served = self.door.inner.run_worker(worker.index, exports, worker.stop());
         let served = served.await.context("NBD door");
         // Before the last ticks, so that none begins a round.
         volumes.iter().for_each(Volume::stop_cleaner);

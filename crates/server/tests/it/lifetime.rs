@@ -2,7 +2,7 @@
 
 use pumice_advise::Endurance;
 use pumice_device::DeviceCounts;
-use pumice_server::lifetime::{Pace, Rating};
+use pumice_server::lifetime::{Pace, endurance};
 use pumice_server::settings::Layers;
 use pumice_server::settings::Settings;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn layers(pairs: &[(&str, &str)]) -> Layers {
 
 fn endurance_by(pairs: &[(&str, &str)]) -> Option<Endurance> {
     let layers = layers(pairs);
-    let found = Rating::of_settings(&layers).unwrap();
+    let found = endurance(&layers).unwrap();
     found.map(|(endurance, _)| endurance)
 }
 
@@ -80,7 +80,7 @@ fn a_rating_that_says_nothing_names_its_setting() {
         ),
     ] {
         let layers = layers(&pairs);
-        let error = Rating::of_settings(&layers).unwrap_err();
+        let error = endurance(&layers).unwrap_err();
         // The place of the setting comes before its text and what is wrong.
         let error = error.to_string();
         assert!(

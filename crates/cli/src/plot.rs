@@ -12,20 +12,22 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 430.0;
 /// Least distance of two labels of sizes.
 const LABEL: f64 = 70.0;
+/// A curve of more points has no dots.
+const POINTS_MAX: usize = 40;
 const COLOURS: [&str; 8] = [
     "#1b6ca8", "#d1495b", "#3a7d44", "#edae49", "#7a4988", "#00798c", "#8d5524", "#555555",
 ];
 
 /// A curve.
 #[derive(Debug, PartialEq)]
-pub(super) struct Line {
-    pub(super) name: String,
+pub(crate) struct Line {
+    pub(crate) name: String,
     /// Sizes, and the share from 0 to 1 at each.
-    pub(super) points: Vec<(u64, f64)>,
+    pub(crate) points: Vec<(u64, f64)>,
 }
 
-/// The picture as SVG. Sizes are bytes or numbers of objects; equal ratios of sizes are equally far apart.
-pub(super) fn svg(title: &str, lines: &[Line], is_bytes: bool) -> String {
+/// The picture as SVG, with a title, and what sizes are of. They are bytes or numbers of objects; equal ratios of sizes are equally far apart.
+pub(crate) fn svg(title: &str, sizes_of: &str, lines: &[Line], is_bytes: bool) -> String {
     let mut sizes: Vec<u64> = points(lines).map(|(size, _)| size).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -46,9 +48,9 @@ pub(super) fn svg(title: &str, lines: &[Line], is_bytes: bool) -> String {
     let y = |share: f64| BOTTOM - share * 10.0 / f64::from(steps) * (BOTTOM - TOP);
 
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{0}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"24\" font-size=\"14\">{}</text>\n",
+         <text x=\"{LEFT}\" y=\"24\" font-size=\"14\">{0}</text>\n",
         escaped(title)
     );
     let mut put = |text: std::fmt::Arguments<'_>| {
@@ -67,9 +69,9 @@ pub(super) fn svg(title: &str, lines: &[Line], is_bytes: bool) -> String {
     let mut last = f64::NEG_INFINITY;
     for size in sizes {
         let at = x(size);
-        put(format_args!("<path d=\"M{at:.1} {BOTTOM}v5\" stroke=\"#888\"/>"));
         if at - last >= LABEL {
             last = at;
+            put(format_args!("<path d=\"M{at:.1} {BOTTOM}v5\" stroke=\"#888\"/>"));
             let label = if is_bytes {
                 Human(size).to_string()
             } else {
@@ -101,7 +103,8 @@ pub(super) fn svg(title: &str, lines: &[Line], is_bytes: bool) -> String {
             "<polyline points=\"{}\" fill=\"none\" {stroke}/>",
             at.join(" ")
         ));
-        for point in &at {
+        // Of a curve of many points they would hide it.
+        for point in at.iter().filter(|_| at.len() <= POINTS_MAX) {
             let (x, y) = point.split_once(',').unwrap_or_default();
             put(format_args!(
                 "<circle cx=\"{x}\" cy=\"{y}\" r=\"3\" fill=\"{colour}\"/>"
@@ -116,6 +119,11 @@ pub(super) fn svg(title: &str, lines: &[Line], is_bytes: bool) -> String {
             escaped(&line.name)
         ));
     }
+    put(format_args!(
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{sizes_of}</text>",
+        (LEFT + RIGHT) / 2.0,
+        BOTTOM + 40.0
+    ));
     out.push_str("</svg>\n");
     out
 }
@@ -124,7 +132,8 @@ fn points(lines: &[Line]) -> impl Iterator<Item = (u64, f64)> {
     lines.iter().flat_map(|line| line.points.iter().copied())
 }
 
-fn escaped(text: &str) -> String {
+/// Text as it stands in SVG and HTML.
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
@@ -140,7 +149,7 @@ mod tests {
             name: "a<b".into(),
             points: vec![(1 << 20, 0.2), (1 << 21, 0.5), (1 << 22, 0.8)],
         };
-        let found = svg("t&u", &[line], true);
+        let found = svg("t&u", "sizes", &[line], true);
         assert!(
             found.contains(">t&amp;u<") && found.contains(">a&lt;b<"),
             "{found}"
@@ -154,6 +163,6 @@ mod tests {
             found.contains(">1 MiB<") && found.contains(">80 %<") && !found.contains(">90 %<"),
             "{found}"
         );
-        assert!(svg("", &[], false).ends_with("</svg>\n"));
+        assert!(svg("", "", &[], false).ends_with("</svg>\n"));
     }
 }
