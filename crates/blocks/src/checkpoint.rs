@@ -24,7 +24,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Whether a checkpoint makes up for every lost record ([`Blocks::lose_record`]). An owner that loses none always finds `Whole`.
+/// Whether a checkpoint makes up for every lost record ([`Journal::lose_record`](crate::Journal::lose_record)). An owner that loses none always finds `Whole`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
     /// It does, or none was lost.
@@ -208,14 +208,14 @@ impl<O: Owner> Blocks<O> {
         let sealed = self.totals.sealed_blocks.load(Ordering::Relaxed);
         self.sealed_at_checkpoint.store(sealed, Ordering::Relaxed);
         let lost = self.totals.log_failures.load(Ordering::Acquire);
-        let named = self.superblock.lock().checkpoints;
+        let named = self.journal.superblock.lock().checkpoints;
         let id = named.iter().map(|named| named.id).max().unwrap_or(0) + 1;
         let pool = self.shared.pool.lock();
         let open = self.open.lock();
         let positions = || (open.iter()).map(|block| block.sealing_position.load(Ordering::Acquire));
         // A block that is sealing was composed, or will be, with what was live at its own moment: records since then count.
-        let log_start = positions().fold(self.log.position(), u64::min);
-        let lost_below = self.lost_below.load(Ordering::Acquire);
+        let log_start = positions().fold(self.journal.log.position(), u64::min);
+        let lost_below = self.journal.lost_below.load(Ordering::Acquire);
         let concerns_open = positions().any(|position| position < lost_below);
         let row = |block: &Block<O::Info>| BlockRow {
             sequence: block.sequence.load(Ordering::Relaxed),
@@ -268,7 +268,7 @@ impl<O: Owner> Blocks<O> {
             log_start: begun.head.log_start,
         };
         let previous = {
-            let mut superblock = self.superblock.lock();
+            let mut superblock = self.journal.superblock.lock();
             let before = *superblock;
             superblock.clean = clean;
             let is_late = self.totals.log_failures.load(Ordering::Acquire) != begun.lost;
@@ -286,14 +286,14 @@ impl<O: Owner> Blocks<O> {
             };
             superblock.checkpoints = [newest, previous];
             superblock.saw(now);
-            let is_written = self.write_superblock(device, &mut superblock);
+            let is_written = self.journal.write_superblock(device, &mut superblock);
             if !is_written {
                 *superblock = before;
-                self.write_superblock_again(device, &mut superblock);
+                self.journal.write_superblock_again(device, &mut superblock);
             } else if superblock.discard && !before.discard {
                 // A mark is in both slots, as where a record is lost: a start that finds this one unreadable would go by the other, and
                 // take what it names for whole. One of the two will do where the other cannot be written.
-                self.insist_on_superblock(device, &mut superblock);
+                self.journal.insist_on_superblock(device, &mut superblock);
             }
             is_written.then_some(previous)
         };
@@ -323,18 +323,11 @@ impl<O: Owner> Blocks<O> {
         } else {
             previous.log_start
         };
-        self.log.truncate(begun.head.log_start, needed);
+        self.journal.log.truncate(begun.head.log_start, needed);
         add(&self.totals.checkpoints, 1);
-        self.checkpoint_failed_at.store(0, Ordering::Relaxed);
+        self.journal.checkpoint_failed_at.store(0, Ordering::Relaxed);
         self.free_dropped_checkpoints();
         Ok(previous.id == 0)
-    }
-
-    /// A checkpoint failed: another is not due at once.
-    pub fn note_checkpoint_failure(&self, error: &io::Error) {
-        tracing::warn!("checkpoint: {error}");
-        let wanted = self.totals.log_records.load(Ordering::Relaxed).max(1);
-        self.checkpoint_failed_at.store(wanted, Ordering::Relaxed);
     }
 
     fn free_dropped_checkpoints(&self) {
@@ -347,15 +340,15 @@ impl<O: Owner> Blocks<O> {
     #[must_use = "a start may go back to the checkpoint: the owner decides what follows"]
     pub fn forget_previous_checkpoint<D: Device>(&self, device: &D) -> bool {
         {
-            let mut superblock = self.superblock.lock();
+            let mut superblock = self.journal.superblock.lock();
             superblock.checkpoints[1] = CheckpointRef::default();
             // To both slots: where one cannot be read, and the newest checkpoint neither, the other would lead to the one before.
-            if !(0..2).all(|_| self.write_superblock(device, &mut superblock)) {
+            if !(0..2).all(|_| self.journal.write_superblock(device, &mut superblock)) {
                 return false;
             }
         }
-        let covered = self.log.last_checkpoint();
-        self.log.truncate(covered, covered);
+        let covered = self.journal.log.last_checkpoint();
+        self.journal.log.truncate(covered, covered);
         let blocks = std::mem::take(&mut self.shared.pool.lock().checkpoint_blocks[1]);
         self.free_checkpoint_blocks(blocks);
         true

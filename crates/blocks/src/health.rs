@@ -12,12 +12,13 @@
 //! - a checkpoint's superblock could not be written, nor the one before it again: what a start would find there is unknown.
 //!
 //! From then on nothing is logged. What the next start is to make of the device the owner decides, who finds [`Task::TakeOut`] due. A
-//! cache of copies lets nothing on it count again ([`Blocks::remember_failure`]): both superblocks get `discard` and are flushed,
-//! where the device still takes that; where it does not answer that either, again when it may ([`Blocks::tick_when_out`]). A store with the only copy leaves the device as it is ([`Blocks::keep_after_failure`]). Until that is
-//! settled no change is answered ([`Blocks::wait_until_settled`]).
+//! cache of copies lets nothing on it count again ([`Journal::remember_failure`]): both superblocks get `discard` and are flushed,
+//! where the device still takes that; where it does not answer that either, again when it may ([`Shared::tick_when_out`]). A store with the only copy leaves the device as it is ([`Shared::keep_after_failure`]). Until that is
+//! settled no change is answered ([`Shared::wait_until_settled`]).
 
 use crate::blocks::{Blocks, Durability};
 use crate::fence::{IN_A_ROW_MAX, Retry, Stage, Way};
+use crate::journal::Journal;
 use crate::owner::Owner;
 use crate::work::{Shared, Task, Work};
 use pumice_device::{Device, Overdue};
@@ -143,32 +144,23 @@ impl<O: Owner> Shared<O> {
         let _pool = self.pool.lock();
         self.has_work.store(true, Ordering::Release);
     }
-}
-
-impl<O: Owner> Blocks<O> {
-    /// Whether the device is fenced; cheap.
-    pub fn is_out(&self) -> bool {
-        self.shared.is_out()
-    }
 
     /// Why the device is fenced, if it is.
     pub fn failure(&self) -> Option<DeviceFailure> {
         self.is_out().then(|| DeviceFailure {
-            reason: self.shared.health.reason.lock().clone(),
+            reason: self.health.reason.lock().clone(),
             remembered: self.is_remembered(),
         })
     }
 
     /// Whether the next start will know that the device was fenced.
     pub fn is_remembered(&self) -> bool {
-        self.shared.health.stage() == Stage::Remembered
+        self.health.stage() == Stage::Remembered
     }
 
     /// Waits until the superblocks of a fenced device say so, or cannot; true where they do.
     pub async fn wait_until_settled(&self) -> bool {
-        self.shared
-            .wait_for(|_| self.shared.health.stage() > Stage::Settling)
-            .await;
+        self.wait_for(|_| self.health.stage() > Stage::Settling).await;
         self.is_remembered()
     }
 
@@ -177,7 +169,7 @@ impl<O: Owner> Blocks<O> {
     /// file system may have been frozen, and be thawed.
     pub fn tick_when_out(&self, now: u32) -> u32 {
         self.retry_failure(now);
-        let health = &self.shared.health;
+        let health = &self.health;
         match health.stage() {
             Stage::Settling => {}
             Stage::Unremembered => {
@@ -200,12 +192,56 @@ impl<O: Owner> Blocks<O> {
 
     /// An operation has timed out, as [`Device::tick`] has found, maybe one that nothing waits for: the device is fenced.
     pub fn saw_overdue(&self, overdue: Overdue) {
-        self.shared.saw_error(&overdue.into());
+        self.saw_error(&overdue.into());
     }
 
     /// Whether the work that follows a fence is due.
     pub fn is_failure_due(&self) -> bool {
-        self.shared.health.is_due()
+        self.health.is_due()
+    }
+
+    fn retry_failure(&self, now: u32) {
+        let health = &self.health;
+        if health.stage() != Stage::Unremembered || !health.is_given_up() {
+            return;
+        }
+        let is_due = |retry: &mut Retry| retry.begin(now, SETTLE_SECS);
+        if !health.retry.lock().as_mut().is_some_and(is_due) {
+            return;
+        }
+        health.set_due();
+        let _pool = self.pool.lock();
+        self.has_work.store(true, Ordering::Release);
+    }
+
+    /// Leaves a fenced device as it is, for the next start to find. The first half of [`Task::TakeOut`], for an owner of the
+    /// only copy, which refuses all changes from here on.
+    pub async fn keep_after_failure(&self) {
+        self.settle_failure(Stage::Unremembered).await;
+    }
+
+    async fn settle_failure(&self, stage: Stage) {
+        self.health.stage.fetch_max(stage as u8, Ordering::AcqRel);
+        self.change(|_| ());
+        // What is under way beside this ends by itself, and accounts for what it drops.
+        self.wait_for(|pool| pool.in_flight == 1).await;
+    }
+
+    /// Nothing leads to the fenced device any more: blocks that wait to be written need not be.
+    pub fn note_given_up(&self) {
+        self.health.is_given_up.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing leads to the fenced device any more.
+    pub fn is_given_up(&self) -> bool {
+        self.health.is_given_up()
+    }
+}
+
+impl<O: Owner> Blocks<O> {
+    /// Whether the device is fenced; cheap.
+    pub fn is_out(&self) -> bool {
+        self.shared.is_out()
     }
 
     /// The work that follows a fence.
@@ -234,10 +270,12 @@ impl<O: Owner> Blocks<O> {
             .then(|| self.take_seal())
             .flatten()
     }
+}
 
+impl<O: Owner> Journal<O> {
     /// Gives both superblocks of a fenced device `discard`, where it takes that; whether it did. The first half of
     /// [`Task::TakeOut`], for an owner of copies: it then drops everything that leads to the device, and calls
-    /// [`Blocks::note_given_up`].
+    /// [`Shared::note_given_up`].
     pub async fn remember_failure<D: Device<Buf = O::Buf>>(&self, device: &D) -> io::Result<()> {
         let health = &self.shared.health;
         health.stage.fetch_max(Stage::Settling as u8, Ordering::AcqRel);
@@ -245,50 +283,14 @@ impl<O: Owner> Blocks<O> {
         if stored.as_ref().is_err_and(Overdue::is) {
             health.retry.lock().get_or_insert_with(Retry::new);
         }
-        self.settle_failure(if stored.is_ok() {
-            Stage::Remembered
-        } else {
-            Stage::Unremembered
-        })
-        .await;
+        self.shared
+            .settle_failure(if stored.is_ok() {
+                Stage::Remembered
+            } else {
+                Stage::Unremembered
+            })
+            .await;
         stored
-    }
-
-    fn retry_failure(&self, now: u32) {
-        let health = &self.shared.health;
-        if health.stage() != Stage::Unremembered || !health.is_given_up() {
-            return;
-        }
-        let is_due = |retry: &mut Retry| retry.begin(now, SETTLE_SECS);
-        if !health.retry.lock().as_mut().is_some_and(is_due) {
-            return;
-        }
-        health.set_due();
-        let _pool = self.shared.pool.lock();
-        self.shared.has_work.store(true, Ordering::Release);
-    }
-
-    /// Leaves a fenced device as it is, for the next start to find. The first half of [`Task::TakeOut`], for an owner of the
-    /// only copy, which refuses all changes from here on.
-    pub async fn keep_after_failure(&self) {
-        self.settle_failure(Stage::Unremembered).await;
-    }
-
-    async fn settle_failure(&self, stage: Stage) {
-        self.shared.health.stage.fetch_max(stage as u8, Ordering::AcqRel);
-        self.shared.change(|_| ());
-        // What is under way beside this ends by itself, and accounts for what it drops.
-        self.shared.wait_for(|pool| pool.in_flight == 1).await;
-    }
-
-    /// Nothing leads to the fenced device any more: blocks that wait to be written need not be.
-    pub fn note_given_up(&self) {
-        self.shared.health.is_given_up.store(true, Ordering::Release);
-    }
-
-    /// Whether nothing leads to the fenced device any more.
-    pub fn is_given_up(&self) -> bool {
-        self.shared.health.is_given_up()
     }
 
     /// Writes `discard` to both superblocks and flushes it, past the page cache as blocks are, so that a device that hangs holds no

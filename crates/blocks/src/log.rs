@@ -162,8 +162,8 @@ impl<K: OwnKind> LogRecord<K> {
 }
 
 /// How an append to the log ended. Only its owner knows whether a change may go on without its record: a cache of copies starts empty
-/// after a crash ([`lose_record`](crate::Blocks::lose_record)); a store with the only copy waits
-/// ([`wait_for_log`](crate::Blocks::wait_for_log)), writes a checkpoint and
+/// after a crash ([`lose_record`](crate::Journal::lose_record)); a store with the only copy waits
+/// ([`wait_for_room`](crate::Journal::wait_for_room)), writes a checkpoint and
 /// appends again, or refuses the change.
 #[must_use = "without its record no start knows of the change: the owner decides what follows"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The seam between blocks and the store that owns them.
 //!
 //! An owner has two parts. [`Owner`] is a list of types. [`Tenant`] is asked three things while a block is sealed. All else is called by
-//! the owner, and reports: [`Blocks::append_log`](crate::Blocks::append_log) how an append ended,
+//! the owner, and reports: [`Journal::append`](crate::Journal::append) how an append ended,
 //! [`Blocks::finish_checkpoint`](crate::Blocks::finish_checkpoint) whether records were lost, [`recovery`](crate::recovery) what a start
 //! found. What a report means for the data, whether a change is made, refused or made again, the owner decides. A start asks the owner
 //! for [`Restore`](crate::recovery::Restore) too.

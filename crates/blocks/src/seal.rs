@@ -92,7 +92,7 @@ impl<O: Owner> Blocks<O> {
                         tracing::error!("writing block {}: {error}", block.id);
                         add(&self.totals.write_errors, 1);
                         tenant.failed();
-                        SealEnd::Failed(self.append_log(
+                        SealEnd::Failed(self.journal.append(
                             device,
                             Kind::Reclaim,
                             block.id.into(),
@@ -246,7 +246,7 @@ impl<O: Owner> Blocks<O> {
         // A checkpoint keeps the log from here on, as long as the block has no footer.
         block
             .sealing_position
-            .fetch_min(self.log.position(), Ordering::Release);
+            .fetch_min(self.journal.log.position(), Ordering::Release);
         let info = &self.blocks[block.id as usize];
         info.prefix_end.store(prefix.range.end as u32, Ordering::Release);
         block.wait_for_prefix(prefix);
@@ -283,13 +283,15 @@ impl<O: Owner> Blocks<O> {
             own,
         };
         let logged = match own {
-            Some(own) => self.append_log(device, Kind::Prefix, mark(own).encode(), block.sequence),
+            Some(own) => self
+                .journal
+                .append(device, Kind::Prefix, mark(own).encode(), block.sequence),
             None => {
-                self.wants_sync();
+                self.journal.wants_sync();
                 Logged::Stored
             }
         };
-        self.commit(device).await?;
+        self.journal.commit(device).await?;
         if matches!(logged, Logged::Stored | Logged::Off) {
             block.note_written(prefix, now);
         }

@@ -377,7 +377,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     pub fn change_wait(&self, cx: &Cx<D>) -> Option<impl Future<Output = ()> + use<'_, D>> {
         let store = self.inner.store();
         let gate = cx.log_wait();
-        let is_short = store.is_log_short();
+        let is_short = store.journal.is_short();
         if is_short {
             // The checkpoint that it waits for.
             self.kick(cx);
@@ -387,7 +387,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 gate.await;
             }
             if is_short {
-                store.wait_for_log(1).await;
+                store.journal.wait_for_room(1).await;
             }
         })
     }
@@ -400,12 +400,12 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// back at the next start.
     pub async fn commit(&self, cx: &Cx<D>) -> std::io::Result<()> {
         let store = self.inner.store();
-        let committed = store.commit(&cx.device).await;
+        let committed = store.journal.commit(&cx.device).await;
         if !store.is_out() {
             return committed;
         }
         self.kick(cx);
-        if store.wait_until_settled().await || store.durability != Durability::Power {
+        if store.shared.wait_until_settled().await || store.durability != Durability::Power {
             return Ok(());
         }
         Err(unremembered())
@@ -414,7 +414,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Why the flash device was taken out, if it was. DRAM then serves alone until the next start, which begins with an empty
     /// flash tier.
     pub fn flash_failure(&self) -> Option<DeviceFailure> {
-        self.inner.store().failure()
+        self.inner.store().shared.failure()
     }
 
     /// A second has passed, or about that: to be called by every thread that has a handle on the device, with it. What has been in a
@@ -424,10 +424,10 @@ impl<D: Device + Clone> ObjectCache<D> {
     pub fn tick(&self, cx: &Cx<D>) {
         let store = self.inner.store();
         if store.is_out() {
-            cx.device.tick(store.tick_when_out(cx.now()));
+            cx.device.tick(store.shared.tick_when_out(cx.now()));
         }
         store.flush_aged(cx.now());
-        if self.inner.notes_life && store.should_note_alive(cx.now()) {
+        if self.inner.notes_life && store.journal.should_note_alive(cx.now()) {
             let (cache, cx_task) = (self.clone(), cx.clone());
             cx.spawner
                 .spawn(Box::pin(async move { cache.note_alive(&cx_task).await }));
@@ -440,13 +440,13 @@ impl<D: Device + Clone> ObjectCache<D> {
         if let Some(wait) = cx.log_wait() {
             wait.await;
         }
-        self.inner.store().note_alive(&cx.device, cx.now());
+        self.inner.store().journal.note_alive(&cx.device, cx.now());
     }
 
     /// The device owes an answer: one of what [`Device::tick`] has ended. That takes it out, also where nobody waited for the answer any
     /// more and so nobody else learns of it.
     pub fn flash_is_overdue(&self, cx: &Cx<D>, overdue: Overdue) {
-        self.inner.store().saw_overdue(overdue);
+        self.inner.store().shared.saw_overdue(overdue);
         self.kick(cx);
     }
 
@@ -475,7 +475,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             return closed;
         }
         self.quiesce(cx).await;
-        if store.is_remembered() {
+        if store.shared.is_remembered() {
             let (taken_out, _) = self.inner.books.snapshot().resident();
             return Ok(LeftBehind {
                 taken_out,

@@ -144,9 +144,9 @@ impl<D: Device> ObjectCache<D> {
         stats.blocks_open = open as u64;
         stats.blocks_checkpoint = checkpoint as u64;
         stats.flash_out = store.is_out();
-        stats.flash_out_remembered = store.is_remembered();
+        stats.flash_out_remembered = store.shared.is_remembered();
         stats.unwritten_secs = store.unwritten_secs();
-        (stats.log_used, stats.log_slots) = store.log_usage();
+        (stats.log_used, stats.log_slots) = store.journal.log.usage();
         stats.rounds = std::array::from_fn(|at| inner.rounds[at].load(Ordering::Relaxed));
         stats
     }

@@ -77,7 +77,7 @@ impl<O: Owner> Blocks<O> {
     ) -> Result<(), OpenError> {
         // Both slots, so that no superblock of a former identity or of a clean stop can ever win.
         for _ in 0..2 {
-            let mut superblock = self.superblock.lock();
+            let mut superblock = self.journal.superblock.lock();
             superblock.generation += 1;
             device
                 .append_log(superblock.slot_offset(), &superblock.encode())
@@ -92,7 +92,7 @@ impl<O: Owner> Blocks<O> {
                 .sync()
                 .await
                 .map_err(device_error("flushing the superblock"))?;
-            let stored = self.log.append(device, Kind::Own(first), 0, 0);
+            let stored = self.journal.log.append(device, Kind::Own(first), 0, 0);
             stored.map_err(device_error("writing the log"))?;
             add(&self.totals.written_bytes, LOG_RECORD_BYTES);
             add(&self.totals.log_records, 1);

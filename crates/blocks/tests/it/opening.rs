@@ -232,7 +232,7 @@ fn a_gap_in_the_log_is_reported() {
     for back in [2, 7] {
         let (medium, store) = filled::<Copies>(1 << 20, KEYS);
         store.log_nothing(9);
-        let (geometry, position) = (newest(&medium).geometry, store.base().log.position());
+        let (geometry, position) = (newest(&medium).geometry, store.base().journal.log.position());
         lose_a_record(&medium, store, &geometry, position - back);
         assert!(
             open::<Copies>(&medium).has_forgotten(),
@@ -241,7 +241,7 @@ fn a_gap_in_the_log_is_reported() {
 
         let (medium, store) = filled::<OnlyCopy>(1 << 20, KEYS);
         store.log_nothing(9);
-        let (geometry, position) = (newest(&medium).geometry, store.base().log.position());
+        let (geometry, position) = (newest(&medium).geometry, store.base().journal.log.position());
         lose_a_record(&medium, store, &geometry, position - back);
         assert!(
             refused::<OnlyCopy>(&medium).contains("gap"),
@@ -291,7 +291,7 @@ fn no_start_goes_back_behind_the_checkpoint_of_an_unclean_one() {
     assert_eq!(first.checkpoints[1].id + second.checkpoints[1].id, 0);
     assert_eq!(first.checkpoints[0], second.checkpoints[0]);
     // Nor is its log kept.
-    let log = &store.base().log;
+    let log = &store.base().journal.log;
     assert_eq!(log.usage().0, log.position() - first.checkpoints[0].log_start);
 }
 
@@ -360,7 +360,7 @@ fn sequences_go_on_above_all_that_were_taken_and_do_not_leap() {
             // Until no buffer is left: all of them are lost, with sequences that no trailer shows.
             assert!((1_000..).take_while(|key| store.set(*key, 1)).count() > 16);
         }
-        let (before, position) = (store.next_sequence(), store.base().log.position());
+        let (before, position) = (store.next_sequence(), store.base().journal.log.position());
         crash(&medium, store);
         // No block ever has such a sequence; blocks that there are not count for nothing.
         let mark = PrefixMark {
@@ -443,7 +443,10 @@ fn the_beginning_of_a_block_that_was_sealed_before_the_checkpoint_is_not_adopted
         let sequence = store.base().blocks[block as usize]
             .sequence
             .load(Ordering::Relaxed);
-        let (medium, position) = (Arc::clone(store.toy.device.medium()), store.base().log.position());
+        let (medium, position) = (
+            Arc::clone(store.toy.device.medium()),
+            store.base().journal.log.position(),
+        );
         forge(&medium, position, &[(Kind::Prefix, mark.encode(), sequence)]);
         block
     });

@@ -27,7 +27,7 @@ fn a_checkpoint_covers_a_lost_record_unless_a_block_of_before_it_is_still_open()
     for (records_between, is_covered) in [(0, false), (1, true)] {
         let (medium, mut store) = filled::<Copies>(1 << 20, KEYS);
         assert!(store.set(KEYS, 1));
-        store.base().lose_record(&device(&medium));
+        store.base().journal.lose_record(&device(&medium));
         assert!(superblocks(&medium).iter().all(|superblock| superblock.discard));
         assert_eq!(store.log_nothing(records_between), records_between);
         store.close_active();
@@ -61,7 +61,7 @@ fn a_mark_is_in_both_superblocks_and_what_is_none_in_one() {
     // It is there: neither another such checkpoint nor a lost record writes it twice.
     store.checkpoint().unwrap();
     assert_eq!(newest(&medium).generation, before + 4);
-    store.base().lose_record(&device(&medium));
+    store.base().journal.lose_record(&device(&medium));
     assert_eq!(newest(&medium).generation, before + 4);
 }
 
@@ -80,7 +80,7 @@ fn the_checkpoint_before_keeps_its_log_and_blocks_where_a_start_could_go_back_to
         } else {
             newest.log_start
         };
-        let log = &store.base().log;
+        let log = &store.base().journal.log;
         assert_eq!(log.usage().0, log.position() - needed, "{round}");
         let blocks = store.base().blocks.iter();
         let held = blocks.filter(|block| block.state() == State::Checkpoint).count();
@@ -152,7 +152,7 @@ fn some_errors_fence_the_device_at_once() {
     for (error, reason) in errors {
         let (_medium, store) = filled::<Copies>(1 << 20, 1);
         store.base().shared.saw_error(&error);
-        let failure = store.base().failure().map(|failure| failure.reason);
+        let failure = store.base().shared.failure().map(|failure| failure.reason);
         assert_eq!(failure.is_some(), reason.is_some(), "{error}: {failure:?}");
         assert!(
             reason.is_none_or(|reason| failure.unwrap().contains(reason)),
@@ -168,7 +168,7 @@ fn a_fence_is_settled_when_both_superblocks_say_so_or_cannot() {
         let (base, device) = (store.base(), device(&medium));
         let before = superblocks(&medium).map(|superblock| superblock.generation);
         base.shared.take_out("a test".to_owned());
-        let mut settled = Box::pin(base.wait_until_settled());
+        let mut settled = Box::pin(base.shared.wait_until_settled());
         assert!(poll!(settled).is_pending(), "nothing was written yet");
         let work = base.take_failure_work().expect("a fence has work");
         medium.set_plan(FaultPlan {
@@ -176,7 +176,7 @@ fn a_fence_is_settled_when_both_superblocks_say_so_or_cannot() {
             dies_at: is_dead.then_some(1),
             ..FaultPlan::default()
         });
-        let mut remembers = Box::pin(base.remember_failure(&device));
+        let mut remembers = Box::pin(base.journal.remember_failure(&device));
         assert!(poll!(remembers).is_pending() && poll!(settled).is_pending());
         let mut turns = 0;
         while poll!(remembers).is_pending() {
@@ -185,7 +185,7 @@ fn a_fence_is_settled_when_both_superblocks_say_so_or_cannot() {
             assert!(turns < 1_000);
         }
         assert_eq!(poll!(settled), Poll::Ready(!is_dead));
-        assert_eq!(base.is_remembered(), !is_dead);
+        assert_eq!(base.shared.is_remembered(), !is_dead);
         drop((work, settled, remembers));
         medium.set_plan(FaultPlan::default());
         let after = superblocks(&medium);
@@ -205,10 +205,13 @@ fn the_log_of_a_fenced_device_takes_nothing() {
     let (medium, store) = filled::<Copies>(1 << 20, KEYS);
     let generation = newest(&medium).generation;
     store.base().shared.take_out("a test".to_owned());
-    store.base().lose_record(&device(&medium));
+    store.base().journal.lose_record(&device(&medium));
     assert_eq!(store.log_nothing(1), 0);
     assert_eq!(newest(&medium).generation, generation);
-    let logged = store.base().append_log(&device(&medium), crate::toy::Died, 1, 1);
+    let logged = store
+        .base()
+        .journal
+        .append(&device(&medium), crate::toy::Died, 1, 1);
     assert_eq!(logged, Logged::Failed);
 }
 

@@ -154,9 +154,9 @@ impl<B: Buffer> Appender<B> {
         // the log gets room. Any other stays open: to close it would send the unused rest of it to the device.
         let held = |block: &Arc<Open<B>>| {
             let opened = block.sealing_position.load(Ordering::Acquire);
-            self.base.log.position().saturating_sub(opened)
+            self.base.journal.log.position().saturating_sub(opened)
         };
-        if self.keeps && tail.active.as_ref().map_or(0, held) > self.base.log_usage().1 / HELD_PART {
+        if self.keeps && tail.active.as_ref().map_or(0, held) > self.base.journal.log.usage().1 / HELD_PART {
             self.close_active(&mut tail);
         }
         self.base.begin_checkpoint(|_| 0)
@@ -373,14 +373,14 @@ impl<B: Buffer> Appender<B> {
         a: u64,
         b: u64,
     ) -> bool {
-        let logged = self.base.append_log(device, kind, a, b);
+        let logged = self.base.journal.append(device, kind, a, b);
         self.make_good(device, logged)
     }
 
     pub(super) fn make_good<D: Device>(&self, device: &D, logged: Logged) -> bool {
         let is_lost = matches!(logged, Logged::NoRoom | Logged::Failed) && !self.base.is_out();
         if is_lost && !self.keeps {
-            self.base.lose_record(device);
+            self.base.journal.lose_record(device);
         }
         !(is_lost && self.keeps)
     }
@@ -390,7 +390,7 @@ impl<B: Buffer> Appender<B> {
     /// # Errors
     /// Neither the voids nor a fence of the device can be made durable: the volume must not be written.
     pub(super) async fn commit<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
-        let committed = self.base.commit(device).await;
+        let committed = self.base.journal.commit(device).await;
         match self.base.is_out() {
             true => self.settled().await,
             false => committed,
@@ -402,7 +402,7 @@ impl<B: Buffer> Appender<B> {
     /// # Errors
     /// It cannot be made durable, or takes the only copy of chunks: the volume must not be written.
     pub(super) async fn settled(&self) -> io::Result<()> {
-        match self.base.wait_until_settled().await {
+        match self.base.shared.wait_until_settled().await {
             true => Ok(()),
             false if self.keeps => Err(io::Error::other(
                 "it has failed, and has the only copy of chunks: start again, which finds what is durable there",

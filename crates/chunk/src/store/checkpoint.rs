@@ -41,7 +41,7 @@ impl<B: Buffer> ChunkStore<B> {
             }
             Some((
                 self.appender.begin_checkpoint(),
-                self.base.log.position(),
+                self.base.journal.log.position(),
                 mapped.version,
                 self.addresses.regions.marked(),
             ))
@@ -112,7 +112,7 @@ impl<B: Buffer> ChunkStore<B> {
         }
         let budget = self.budget.as_ref();
         let left = budget.map_or(BudgetLevel::default(), |budget| budget.left(self.sent_bytes()));
-        (left.at_checkpoint()).put(&mut self.base.superblock.lock().own, Owned::BUDGET);
+        (left.at_checkpoint()).put(&mut self.base.journal.superblock.lock().own, Owned::BUDGET);
         let is_off = self.base.durability == Durability::Off;
         let discard = |coverage| is_off || (coverage == Coverage::Partial && !self.keeps);
         self.base

@@ -54,8 +54,8 @@ impl<'s, 'a, B: Buffer> LoggedClean<'s, 'a, B> {
         left.retain(|_, copied| mapped.is_still(copied));
         // All changes append under this lock.
         let room = match may_wait {
-            true => store.base.log_room(),
-            false => store.base.log_room_of_work(),
+            true => store.base.journal.room(),
+            false => store.base.journal.room_of_work(),
         };
         let version = mapped.next_version();
         let records: Vec<(u64, u8)> = runs(left.keys().copied())
@@ -71,7 +71,8 @@ impl<'s, 'a, B: Buffer> LoggedClean<'s, 'a, B> {
         for (index, level) in records {
             if store
                 .base
-                .append_log(device, Change::Clean(level), index, version)
+                .journal
+                .append(device, Change::Clean(level), index, version)
                 != Logged::Stored
             {
                 return Err(io::Error::other("the log of the cache device takes no record"));
@@ -167,7 +168,7 @@ impl<B: Buffer> ChunkStore<B> {
             let may_log = || !self.is_beginning.load(Ordering::Acquire);
             self.base.wait_for(|_| may_log()).await;
             let logged = LoggedClean::log(self, device, &mut left, may_wait)?;
-            self.base.commit(device).await?;
+            self.base.journal.commit(device).await?;
             {
                 let mut mapped = self.addresses.lock();
                 for copied in &logged.chunks {
@@ -179,7 +180,7 @@ impl<B: Buffer> ChunkStore<B> {
                 }
             }
             drop(logged);
-            has_room = left.is_empty() || may_wait && self.base.wait_for_log(1).await;
+            has_room = left.is_empty() || may_wait && self.base.journal.wait_for_room(1).await;
         }
         self.addresses.forget_copies(left.into_values());
         match has_room || !may_wait {
@@ -197,7 +198,7 @@ impl<B: Buffer> ChunkStore<B> {
     /// The device fails: what was written back last may be lost.
     pub async fn persist<D: Device<Buf = B>>(&self, device: &D) -> io::Result<()> {
         self.base.write_out().await;
-        self.base.commit(device).await?;
+        self.base.journal.commit(device).await?;
         match self.base.is_out() {
             true => Err(io::Error::other("the cache device has failed")),
             false => Ok(()),
@@ -217,7 +218,7 @@ impl<B: Buffer> ChunkStore<B> {
 
     /// Whether the log is nearly full, and a checkpoint is about to make room.
     pub fn is_log_short(&self) -> bool {
-        self.base.is_log_short()
+        self.base.journal.is_short()
     }
 }
 

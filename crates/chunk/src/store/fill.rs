@@ -137,7 +137,7 @@ impl<B: Buffer> ChunkStore<B> {
         let regions = self.addresses.regions.of(&chunks);
         let mut mapped = self.addresses.lock();
         // All changes append under this lock.
-        if self.keeps && self.base.log_room() < records_of(&chunks, &regions) {
+        if self.keeps && self.base.journal.room() < records_of(&chunks, &regions) {
             return None;
         }
         let version = mapped.next_version();

@@ -197,7 +197,7 @@ impl<B: Buffer> ChunkStore<B> {
 
     /// Why the device was fenced; `None` while it is in use.
     pub fn failure(&self) -> Option<DeviceFailure> {
-        self.base.failure()
+        self.base.shared.failure()
     }
 
     /// The side of the addresses.
@@ -244,12 +244,12 @@ impl<B: Buffer> ChunkStore<B> {
             return Ok(());
         }
         // The voids in these regions must be durable before the marks go, which stand for them.
-        self.base.commit(device).await?;
+        self.base.journal.commit(device).await?;
         let mut mapped = self.addresses.lock();
         let version = mapped.next_version();
         // If the record is lost, a start still finds the mark, which costs hits only.
         self.addresses.regions.clear(quiet, |region| {
-            let _ = self.base.append_log(device, Change::Clear, region, version);
+            let _ = self.base.journal.append(device, Change::Clear, region, version);
         });
         Ok(())
     }
@@ -262,9 +262,9 @@ impl<B: Buffer> ChunkStore<B> {
     pub async fn give_up<D: Device>(&self, device: &D, why: &str) -> io::Result<()> {
         if self.keeps {
             // Dirty chunks stay, for the next start.
-            let mut superblock = self.base.superblock.lock();
+            let mut superblock = self.base.journal.superblock.lock();
             open::describe(&mut superblock, true, true);
-            if !(0..2).all(|_| self.base.insist_on_superblock(device, &mut superblock)) {
+            if !(0..2).all(|_| self.base.journal.insist_on_superblock(device, &mut superblock)) {
                 tracing::error!(
                     "the cache device cannot say that its clean chunks of marked regions are void"
                 );

@@ -301,7 +301,7 @@ impl<B: Buffer> ChunkStore<B> {
             .await?;
         if is_new && store.keeps {
             // Not before its log is there: without a log the next start would be refused, although nothing is lost.
-            describe(&mut store.base.superblock.lock(), true, false);
+            describe(&mut store.base.journal.superblock.lock(), true, false);
             store.base.record_start(device, None).await?;
         }
         if !is_new && !was_clean {
@@ -429,11 +429,12 @@ impl<B: Buffer> ChunkStore<B> {
             let Some(victim) = victim else { break };
             Reclaim::new(self, device, &[victim]).run().await;
         }
-        describe(&mut self.base.superblock.lock(), self.keeps, false);
+        describe(&mut self.base.journal.superblock.lock(), self.keeps, false);
         let is_only = match self.checkpoint(device, now, None).await {
             Ok(()) => {
                 // From here on nothing is left of what a power cut took: the marks of this run are no older than this boot.
-                self.base.superblock.lock().own[Owned::BOOT..][..8].copy_from_slice(&boot.to_le_bytes());
+                self.base.journal.superblock.lock().own[Owned::BOOT..][..8]
+                    .copy_from_slice(&boot.to_le_bytes());
                 self.base.forget_previous_checkpoint(device)
             }
             Err(error) => {
@@ -447,7 +448,7 @@ impl<B: Buffer> ChunkStore<B> {
                 "this start could not write a checkpoint".into(),
             )),
             false => {
-                self.base.mark_discard(device);
+                self.base.journal.mark_discard(device);
                 Ok(())
             }
         }

@@ -154,7 +154,7 @@ impl<'a, B: Buffer, D: Device<Buf = B>> Reclaim<'a, B, D> {
         if !kept.is_empty() {
             store.pause_reclaims();
         }
-        if store.keeps && store.base.commit(device).await.is_err() {
+        if store.keeps && store.base.journal.commit(device).await.is_err() {
             return self.keep_blocks(victims);
         }
         for victim in freed {

@@ -57,9 +57,11 @@ impl<B: Buffer, D: Device<Buf = B>> Tenant<Chunks<B>> for Sealer<'_, B, D> {
         if end == SealEnd::Written {
             if store.keeps {
                 // Without the record a start checks the contents.
-                let _ = store
-                    .base
-                    .append_log(self.device, Change::Written, block.id.into(), block.sequence);
+                let _ =
+                    store
+                        .base
+                        .journal
+                        .append(self.device, Change::Written, block.id.into(), block.sequence);
             }
             return;
         }

@@ -38,7 +38,7 @@ impl<B: Buffer> ChunkStore<B> {
         let (is_reclaim_due, mut is_uncovered) = pool.own.is_due(pool.free.len(), &self.room, sequence);
         is_uncovered &= self.keeps;
         // The checkpoint that the log needs goes before a reclaim, which logs, too.
-        if !is_busy && is_reclaim_due && !is_uncovered && !self.base.wants_checkpoint(false) {
+        if !is_busy && is_reclaim_due && !is_uncovered && !self.base.journal.wants_checkpoint(false) {
             let order = &mut pool.own.order;
             let victims = order.drain(..self.room.batch.min(order.len())).collect();
             pool.own.is_reclaiming = true;
@@ -46,7 +46,7 @@ impl<B: Buffer> ChunkStore<B> {
         }
         let part = u64::from(self.base.geometry.blocks) / CHECKPOINT_PART;
         let is_due = self.base.sealed_since_checkpoint() > part.max(4) || is_uncovered;
-        if !is_busy && self.base.wants_checkpoint(is_due) {
+        if !is_busy && self.base.journal.wants_checkpoint(is_due) {
             pool.checkpointing = true;
             return Some(self.base.claim(&mut pool, Task::Checkpoint));
         }
@@ -61,8 +61,8 @@ impl<B: Buffer> ChunkStore<B> {
 
     /// Writes down the time, where the next start is to know it. To be called each second.
     pub fn note_alive<D: Device<Buf = B>>(&self, device: &D, now: u32) {
-        if self.notes_life && self.base.should_note_alive(now) {
-            self.base.note_alive(device, now);
+        if self.notes_life && self.base.journal.should_note_alive(now) {
+            self.base.journal.note_alive(device, now);
         }
     }
 
@@ -93,25 +93,25 @@ impl<B: Buffer> ChunkStore<B> {
             }
             Task::Checkpoint => {
                 if let Err(error) = self.checkpoint(device, now, None).await {
-                    self.base.note_checkpoint_failure(&error);
+                    self.base.journal.note_checkpoint_failure(&error);
                 }
             }
             Task::TakeOut if self.dirty() > 0 => {
                 // The next start finds what is durable.
-                self.base.keep_after_failure().await;
-                self.base.note_given_up();
+                self.base.shared.keep_after_failure().await;
+                self.base.shared.note_given_up();
             }
             Task::TakeOut => {
-                describe(&mut self.base.superblock.lock(), false, false);
+                describe(&mut self.base.journal.superblock.lock(), false, false);
                 // Writers wait for the outcome, and ask whether the fence is durable.
-                let _ = self.base.remember_failure(device).await;
+                let _ = self.base.journal.remember_failure(device).await;
                 // Nothing on the device counts any more.
                 let mut mapped = self.addresses.lock();
                 self.appender.forget_all();
                 mapped.index.clear();
                 self.fingerprints.lock().clear();
                 drop(mapped);
-                self.base.note_given_up();
+                self.base.shared.note_given_up();
             }
             Task::Own(victims) => {
                 let kept = Reclaim::new(self, device, victims).run().await;
@@ -144,17 +144,20 @@ impl<B: Buffer> ChunkStore<B> {
     /// Waits until a change may append `records` to the log; false if there is no room, and no checkpoint can make any. Another task writes
     /// the checkpoint.
     pub async fn wait_for_log(&self, records: u64) -> bool {
-        self.base.wait_for_log(records).await
+        self.base.journal.wait_for_room(records).await
     }
 
     /// Counts a second of a fenced device, and returns the deadline in seconds for [`Device::tick`]; `None` while it is in use.
     pub fn tick_when_out(&self, now: u32) -> Option<u32> {
-        self.base.is_out().then(|| self.base.tick_when_out(now))
+        self.base
+            .shared
+            .is_out()
+            .then(|| self.base.shared.tick_when_out(now))
     }
 
     /// Fences the device after an operation has timed out, as [`Device::tick`] reports.
     pub fn saw_overdue(&self, overdue: Overdue) {
-        self.base.saw_overdue(overdue);
+        self.base.shared.saw_overdue(overdue);
     }
 
     /// Closes the store, so that the next start finds all of it. Call it when no request is under way, the volume is flushed and no region
@@ -183,14 +186,14 @@ impl<B: Buffer> ChunkStore<B> {
             }
         }
         if self.base.is_out() {
-            return match self.base.is_remembered() {
+            return match self.base.shared.is_remembered() {
                 true => Ok(()),
                 false => Err(std::io::Error::other(
                     "the cache device was taken out, and its superblocks cannot say so: what is on it is to be discarded",
                 )),
             };
         }
-        describe(&mut self.base.superblock.lock(), self.dirty() > 0, false);
+        describe(&mut self.base.journal.superblock.lock(), self.dirty() > 0, false);
         self.checkpoint(device, now, Some(modified()?)).await
     }
 

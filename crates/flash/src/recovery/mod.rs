@@ -222,6 +222,6 @@ pub async fn settle<B: Buffer, D: Device<Buf = B>, M: Mappings>(
         }
     };
     if !is_only {
-        store.mark_discard(device);
+        store.journal.mark_discard(device);
     }
 }

@@ -281,7 +281,7 @@ impl<B: Buffer> FlashStore<B> {
             // Its footer may name what is dead: what is logged from here on concerns it.
             block
                 .sealing_position
-                .store(self.log.position(), Ordering::Release);
+                .store(self.journal.log.position(), Ordering::Release);
         }
         drop(pool);
         self.shared.has_work.store(true, Ordering::Release);

@@ -42,10 +42,10 @@ impl<B: Buffer> FlashStore<B> {
         }
     }
 
-    /// Appends a record ([`pumice_blocks::Blocks::append_log`]), and sees to a checkpoint that is due. All here is copies: where a
+    /// Appends a record ([`pumice_blocks::Journal::append`]), and sees to a checkpoint that is due. All here is copies: where a
     /// record cannot be stored, the cache starts empty after a crash, and nothing void is ever served.
     pub fn append_log<D: Device>(&self, device: &D, kind: impl Into<Kind<LogKind>>, a: u64, b: u64) {
-        let logged = self.base.append_log(device, kind, a, b);
+        let logged = self.base.journal.append(device, kind, a, b);
         self.make_up_for(device, logged);
         if !self.is_out() && self.is_checkpoint_due() {
             self.shared.has_work.store(true, Ordering::Release);
@@ -57,7 +57,7 @@ impl<B: Buffer> FlashStore<B> {
         match logged {
             Logged::Stored | Logged::Off => {}
             Logged::NoRoom | Logged::Failed if self.is_out() => {}
-            Logged::NoRoom | Logged::Failed => self.lose_record(device),
+            Logged::NoRoom | Logged::Failed => self.journal.lose_record(device),
         }
     }
 
@@ -67,7 +67,7 @@ impl<B: Buffer> FlashStore<B> {
         let is_order_old =
             self.order.wants.checkpoints && self.sealed_since_checkpoint() > u64::from(self.geometry.blocks);
         let do_mappings_wait = || self.mapping_pages().is_some_and(|pages| pages.wants_checkpoint());
-        self.wants_checkpoint(is_order_old || do_mappings_wait())
+        self.journal.wants_checkpoint(is_order_old || do_mappings_wait())
     }
 
     /// When a delayed flush is due, in Unix seconds; 0 = none.

@@ -61,13 +61,13 @@ impl<B: Buffer> FlashStore<B> {
             }),
             _ => false,
         };
-        is_there && !self.superblock.lock().discard
+        is_there && !self.journal.superblock.lock().discard
     }
 
     /// Whether a block of objects stands at `location`, in a buffer or written, on a device that was not given up.
     pub fn holds_objects(&self, location: Location) -> bool {
         let info = self.order.ground().info(location);
-        !self.is_given_up()
+        !self.shared.is_given_up()
             && !matches!(
                 info.state(),
                 State::Free | State::Checkpoint | State::Lent | State::Bad

@@ -31,8 +31,9 @@ impl<B: Buffer> FlashStore<B> {
             .or_else(|| self.take_block_work())
             .or_else(|| self.take_reorganisation());
         // What came while this looked elsewhere.
-        let is_pending =
-            || self.is_failure_due() || self.mapping_pages().is_some_and(|pages| pages.log.is_pending());
+        let is_pending = || {
+            self.shared.is_failure_due() || self.mapping_pages().is_some_and(|pages| pages.log.is_pending())
+        };
         if work.is_none() && is_pending() {
             self.shared.has_work.store(true, Ordering::Release);
         }
@@ -112,7 +113,11 @@ impl<B: Buffer> FlashStore<B> {
         if pool.checkpointing || !self.is_checkpoint_due() {
             return None;
         }
-        let oldest = self.log.position().saturating_sub(self.geometry.log_slots / 8);
+        let oldest = self
+            .journal
+            .log
+            .position()
+            .saturating_sub(self.geometry.log_slots / 8);
         let open = self.open.lock();
         // With index `full` what is being written has its footer soon, and is not waited for.
         let waits_for_footer = !self.is_authoritative();

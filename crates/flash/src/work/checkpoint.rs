@@ -42,7 +42,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
                 shard.dump(&mut bytes);
                 is_whole &= shard.cascade().is_none_or(|shard| !shard.is_blank());
                 let count = (bytes.len() - 16) / shard.size().entry_bytes;
-                (self.store.log.position(), count as u64)
+                (self.store.journal.log.position(), count as u64)
             });
             bytes[..8].copy_from_slice(&position.to_le_bytes());
             bytes[8..16].copy_from_slice(&count.to_le_bytes());
@@ -66,7 +66,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
         let budget = self.mappings.budget().unwrap_or_default();
         budget
             .at_checkpoint()
-            .put(&mut self.store.superblock.lock().own, Settings::BUDGET);
+            .put(&mut self.store.journal.superblock.lock().own, Settings::BUDGET);
         // Without all records what a start would find cannot be told from what is void.
         let discard = |coverage| coverage == Coverage::Partial || self.store.durability == Durability::Off;
         let finished = self

@@ -100,26 +100,26 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
             Own(Task::Reorganise(due)) => self.reorganise(due).await,
             Checkpoint => {
                 if let Err(error) = self.checkpoint(false).await {
-                    self.store.note_checkpoint_failure(&error);
+                    self.store.journal.note_checkpoint_failure(&error);
                 }
             }
-            TakeOut if self.store.is_given_up() => {
+            TakeOut if self.store.shared.is_given_up() => {
                 // It did not answer before. Where it does not either now, that was said.
-                if self.store.remember_failure(self.device).await.is_ok() {
+                if self.store.journal.remember_failure(self.device).await.is_ok() {
                     tracing::info!(
                         "the superblocks of the flash device that was taken out say so now: the next start begins without it"
                     );
                 }
             }
             TakeOut => {
-                if let Err(error) = self.store.remember_failure(self.device).await {
+                if let Err(error) = self.store.journal.remember_failure(self.device).await {
                     tracing::error!(
                         "the superblocks of the flash device that was taken out cannot be written: {error}; start the next with \
                          --reformat, or what is deleted from now on may be served again"
                     );
                 }
                 self.mappings.give_up_all();
-                self.store.note_given_up();
+                self.store.shared.note_given_up();
                 self.store.order.forget_all();
                 self.store.retire_active();
                 self.store.shared.change(|_| ());

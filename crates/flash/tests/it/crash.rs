@@ -85,7 +85,7 @@ impl<const LAYOUT: u8, const POWER: bool> Store for Flash<LAYOUT, POWER> {
     }
 
     fn commit(&mut self) -> bool {
-        let committed = self.rig.run(self.rig.store().commit(&self.rig.device));
+        let committed = self.rig.run(self.rig.store().journal.commit(&self.rig.device));
         committed.is_ok()
     }
 

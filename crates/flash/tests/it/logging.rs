@@ -75,7 +75,7 @@ fn a_record_that_is_not_stored_marks_a_device_that_works_and_no_other() {
         };
         rig.store().log_void(&rig.device, hash(1), &superseded, 100);
         let lost = rig.store().totals.log_failures.load(Ordering::Relaxed);
-        let is_marked = rig.store().superblock.lock().discard;
+        let is_marked = rig.store().journal.superblock.lock().discard;
         assert_eq!((lost, is_marked), if is_out { (0, false) } else { (1, true) });
     }
 }

@@ -229,7 +229,7 @@ fn a_device_on_which_nothing_can_be_written_is_taken_out() {
         rig.settle();
         rig.check_blocks();
     }
-    let failure = rig.store().failure().expect("it is out");
+    let failure = rig.store().shared.failure().expect("it is out");
     assert!(
         failure.remembered && failure.reason.contains("writes of 8 blocks in a row"),
         "{failure:?}"
@@ -296,7 +296,7 @@ fn a_log_longer_than_the_table_of_void_versions_is_read_in_rounds() {
         }
     }
     let wanted = live.len();
-    let (log_used, _) = rig.store().log_usage();
+    let (log_used, _) = rig.store().journal.log.usage();
     drop(rig);
     medium.crash();
     medium.restart();

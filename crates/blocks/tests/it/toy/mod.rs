@@ -114,13 +114,13 @@ impl Toy {
             Logged::NoRoom | Logged::Failed if self.keeps => return Err(logged),
             // What is on a fenced device is void as it is.
             Logged::NoRoom | Logged::Failed if self.base.is_out() => {}
-            Logged::NoRoom | Logged::Failed => self.base.lose_record(&self.device),
+            Logged::NoRoom | Logged::Failed => self.base.journal.lose_record(&self.device),
         }
         Ok(())
     }
 
     fn log(&self, kind: impl Into<Kind<Died>>, a: u64, b: u64) -> Result<(), Logged> {
-        self.decide(self.base.append_log(&self.device, kind, a, b))
+        self.decide(self.base.journal.append(&self.device, kind, a, b))
     }
 
     /// Drops what the index has under a key. Its death is logged where a start could find it.
@@ -201,7 +201,7 @@ impl Toy {
         }
         // Often, so that starts begin with one that blocks were open beside.
         let is_due = self.base.sealed_since_checkpoint() > 5;
-        if !pool.checkpointing && self.base.wants_checkpoint(is_due) {
+        if !pool.checkpointing && self.base.journal.wants_checkpoint(is_due) {
             pool.checkpointing = true;
             return Some(self.base.claim(&mut pool, Task::Checkpoint));
         }
@@ -221,16 +221,16 @@ impl Toy {
             }
             Task::Checkpoint => {
                 if let Err(error) = self.checkpoint(false).await {
-                    self.base.note_checkpoint_failure(&error);
+                    self.base.journal.note_checkpoint_failure(&error);
                 }
             }
             Task::TakeOut => {
                 match self.keeps {
-                    true => self.base.keep_after_failure().await,
-                    false => drop(self.base.remember_failure(&self.device).await),
+                    true => self.base.shared.keep_after_failure().await,
+                    false => drop(self.base.journal.remember_failure(&self.device).await),
                 }
                 self.maps.lock().index.clear();
-                self.base.note_given_up();
+                self.base.shared.note_given_up();
             }
             Task::Own(()) => drop(self.reclaim()),
         }
@@ -300,7 +300,7 @@ impl Toy {
         begun.head.encode(&mut bytes);
         {
             let maps = self.maps.lock();
-            bytes.extend_from_slice(&self.base.log.position().to_le_bytes());
+            bytes.extend_from_slice(&self.base.journal.log.position().to_le_bytes());
             put_len(maps.index.len(), &mut bytes);
             for (block, place) in maps.index.values() {
                 bytes.extend_from_slice(&block.to_le_bytes());

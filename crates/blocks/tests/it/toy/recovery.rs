@@ -251,7 +251,7 @@ impl Toy {
             match is_only {
                 true => {}
                 false if keeps => return Err(OpenError::Unwritable(1)),
-                false => toy.base.mark_discard(device),
+                false => toy.base.journal.mark_discard(device),
             }
         }
         Ok((toy, found))

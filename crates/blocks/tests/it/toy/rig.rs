@@ -66,7 +66,7 @@ impl<const KEEPS: bool, const POWER: bool> ToyStore<KEEPS, POWER> {
 
     /// Adds records that say nothing to the log, where there is room; how many.
     pub fn log_nothing(&self, records: u64) -> u64 {
-        let append = || self.base().append_log(&self.toy.device, Died, u64::MAX, 0);
+        let append = || self.base().journal.append(&self.toy.device, Died, u64::MAX, 0);
         (0..records).take_while(|_| append() == Logged::Stored).count() as u64
     }
 
@@ -112,7 +112,7 @@ impl<const KEEPS: bool, const POWER: bool> Store for ToyStore<KEEPS, POWER> {
         let opened = executor.block_on(Toy::open(&device, KEEPS, durability), park(&device));
         let opened = opened.map_err(|error| error.to_string())?;
         let (toy, found) = opened.map_err(|error| error.to_string())?;
-        let epoch = u64::from(toy.base.superblock.lock().epoch);
+        let epoch = u64::from(toy.base.journal.superblock.lock().epoch);
         let known = toy.maps.lock().index.clone();
         Ok(Self {
             toy: Arc::new(toy),
@@ -144,12 +144,12 @@ impl<const KEEPS: bool, const POWER: bool> Store for ToyStore<KEEPS, POWER> {
     }
 
     fn commit(&mut self) -> bool {
-        let committed = self.run(self.base().commit(&self.toy.device));
+        let committed = self.run(self.base().journal.commit(&self.toy.device));
         if !self.base().is_out() {
             return committed.is_ok();
         }
         self.kick();
-        self.run(self.base().wait_until_settled())
+        self.run(self.base().shared.wait_until_settled())
     }
 
     fn get(&mut self, key: u64) -> Option<u64> {
