@@ -5,24 +5,17 @@
 //! hits for each byte written.) A large object is asked about once, when it is set, for all of its slices. If the write budget ends before the
 //! slices of an admitted object have left DRAM, those that are left are dropped, and the object is a miss.
 
+use crate::admit::Admit;
 use crate::cache::{Cx, Inner, Shard};
-use crate::config::CacheOptions;
 use crate::object::Meta;
 use crate::part::PartId;
-use crate::plan::OBJECT_FLASH_BYTES;
-use pumice_admit::{Admission, AdmissionOptions, Candidate, Left, Moment};
-use pumice_blocks::{BudgetLevel, Geometry};
+use pumice_admit::{Candidate, Left, Moment};
+use pumice_blocks::BudgetLevel;
 use pumice_device::Device;
 use pumice_flash::Recovered;
-use pumice_index::{IndexKind, KeyHash};
-use pumice_memory::{Buffer, PagePool};
+use pumice_index::KeyHash;
+use pumice_memory::Buffer;
 use pumice_record::{RecordParts, SliceId};
-use std::sync::Arc;
-
-/// Who says what goes to flash, where anything may be refused.
-pub(crate) struct Gate {
-    pub(crate) admission: Admission,
-}
 
 /// What is known of a key before its new object comes.
 #[derive(Clone, Copy)]
@@ -49,49 +42,6 @@ pub(crate) fn marked(parts: RecordParts<'_>, is_refused: bool) -> RecordParts<'_
     RecordParts {
         marks: parts.marks & !Meta::REFUSED | mark,
         ..parts
-    }
-}
-
-/// Objects that a rule may remember, at two bytes each, so that the index has its pages. A full one takes six times as much of an object. A
-/// cascade takes less, but a flash that is not filled for want of its pages is worse than a rule that remembers fewer keys.
-fn remembered_max(options: &CacheOptions) -> u64 {
-    let share = match options.index.kind() {
-        IndexKind::Full => 7,
-        IndexKind::Cascade => 4,
-    };
-    match options.dram_bytes as u64 {
-        // No bound.
-        0 => u64::MAX,
-        bytes => bytes / share / 2,
-    }
-}
-
-impl Gate {
-    /// `None` where everything goes in. What the rule remembers is in `pages`, which keeps `spare_pages` for the index.
-    pub(crate) fn of(
-        options: &CacheOptions,
-        geometry: &Geometry,
-        pages: &Arc<PagePool>,
-        spare_pages: usize,
-    ) -> Option<Box<Self>> {
-        let flash_bytes = u64::from(geometry.blocks) * geometry.block_bytes;
-        let admission = AdmissionOptions {
-            flash_bytes,
-            objects: (flash_bytes / OBJECT_FLASH_BYTES).min(remembered_max(options)),
-            ..options.admission
-        };
-        admission.is_any().then(|| {
-            Box::new(Self {
-                admission: Admission::new(admission, pages, spare_pages),
-            })
-        })
-    }
-
-    /// Tells the filter that a read was answered from flash.
-    pub(crate) fn note_flash_hit(&self, hash: KeyHash, parts: &RecordParts<'_>) {
-        if !matches!(parts.slice, SliceId::Part(_)) {
-            self.admission.hit(hash);
-        }
     }
 }
 
@@ -175,7 +125,7 @@ impl<B: Buffer> Inner<B> {
     #[expect(clippy::too_many_arguments, reason = "the object's, one by one")]
     fn judge<D: Device<Buf = B>>(
         &self,
-        gate: &Gate,
+        gate: &Admit,
         cx: &Cx<D>,
         hash: KeyHash,
         bytes: u64,
@@ -223,7 +173,7 @@ impl<B: Buffer> Inner<B> {
         }
     }
 
-    fn look_at_budget<D: Device<Buf = B>>(&self, gate: &Gate, cx: &Cx<D>) {
+    fn look_at_budget<D: Device<Buf = B>>(&self, gate: &Admit, cx: &Cx<D>) {
         if gate.admission.has_budget() {
             let now = cx.clock.monotonic_ns();
             gate.admission.look(Some(now), self.store().sent_bytes());

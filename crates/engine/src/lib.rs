@@ -26,6 +26,7 @@
 //! ```
 
 mod admission;
+mod admit;
 mod books;
 mod cache;
 mod config;
