@@ -304,11 +304,11 @@ fn is_drawn(candidate: &Candidate, share: f64) -> bool {
 mod tests {
     use super::*;
 
-    fn standalone(options: AdmissionOptions) -> Admission {
+    pub(crate) fn standalone(options: AdmissionOptions) -> Admission {
         Admission::standalone(options).expect("there is memory")
     }
 
-    fn candidate(hash: u64) -> Candidate {
+    pub(crate) fn candidate(hash: u64) -> Candidate {
         Candidate {
             hash,
             bytes: 4096,

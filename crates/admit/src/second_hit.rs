@@ -273,11 +273,30 @@ fn share_that_loses(most: f64, accesses: &[f64; COUNTS]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::{candidate, standalone};
     use crate::{Admission, AdmissionOptions, Refusal, Rule};
     use pumice_world::mix64;
     use std::collections::{HashSet, VecDeque};
 
     const OBJECTS: u64 = 4096;
+
+    /// A new object of 4 KiB, on a flash that is full.
+    fn new(hash: u64, version: u64) -> Candidate {
+        Candidate {
+            version,
+            ..candidate(hash)
+        }
+    }
+
+    /// The rule behind its seam, for a flash of [`OBJECTS`] of 4 KiB.
+    fn admission() -> Admission {
+        standalone(AdmissionOptions {
+            rule: Rule::SecondHit,
+            flash_bytes: OBJECTS * 4096,
+            objects: OBJECTS,
+            ..AdmissionOptions::default()
+        })
+    }
 
     /// A flash that evicts first what came first, and what the rule said.
     struct Flash {
@@ -291,13 +310,7 @@ mod tests {
     impl Flash {
         fn new() -> Self {
             Self {
-                admission: Admission::standalone(AdmissionOptions {
-                    rule: Rule::SecondHit,
-                    flash_bytes: OBJECTS * 4096,
-                    objects: OBJECTS,
-                    ..AdmissionOptions::default()
-                })
-                .unwrap(),
+                admission: admission(),
                 queue: VecDeque::new(),
                 there: HashSet::new(),
                 was_full: false,
@@ -314,13 +327,8 @@ mod tests {
                 return None;
             }
             let candidate = Candidate {
-                hash,
-                bytes: 4096,
-                version: self.time,
-                ttl_secs: None,
-                is_on_flash: false,
-                was_hit: false,
                 is_filling: !self.was_full,
+                ..new(hash, self.time)
             };
             let is_admitted = self.admission.judge(&candidate).is_ok();
             if is_admitted {
@@ -380,35 +388,21 @@ mod tests {
 
     #[test]
     fn all_is_admitted_while_flash_fills_and_what_is_there_stays() {
-        let admission = Admission::standalone(AdmissionOptions {
-            rule: Rule::SecondHit,
-            flash_bytes: OBJECTS * 4096,
-            objects: OBJECTS,
-            ..AdmissionOptions::default()
-        })
-        .unwrap();
-        let candidate = Candidate {
-            hash: mix64(1),
-            bytes: 1,
-            version: 1,
-            ttl_secs: None,
-            is_on_flash: false,
-            was_hit: false,
-            is_filling: true,
+        let admission = admission();
+        let judge = |key, is_on_flash, is_filling| {
+            admission.judge(&Candidate {
+                is_on_flash,
+                is_filling,
+                ..new(mix64(key), 1)
+            })
         };
-        assert_eq!(admission.judge(&candidate), Ok(()));
-        let new = |hash, is_on_flash| Candidate {
-            hash,
-            is_on_flash,
-            is_filling: false,
-            ..candidate
-        };
-        assert_eq!(admission.judge(&new(mix64(2), false)), Err(Refusal::Rule));
-        assert_eq!(admission.judge(&new(mix64(3), true)), Ok(()));
+        assert_eq!(judge(1, false, true), Ok(()));
+        assert_eq!(judge(2, false, false), Err(Refusal::Rule));
+        assert_eq!(judge(3, true, false), Ok(()));
         // What was judged while flash filled is known. A hit alone makes nothing known.
         admission.hit(mix64(4));
-        assert_eq!(admission.judge(&new(mix64(1), false)), Ok(()));
-        assert_eq!(admission.judge(&new(mix64(4), false)), Err(Refusal::Rule));
+        assert_eq!(judge(1, false, false), Ok(()));
+        assert_eq!(judge(4, false, false), Err(Refusal::Rule));
     }
 
     #[test]
@@ -504,19 +498,6 @@ mod tests {
         assert!((gain_of_random(0.5, &accesses) - (50.0 - 10.0 - 2.0)).abs() < 1e-9);
         assert_eq!(gain_of_random(0.0, &[100.0; COUNTS]), -600.0);
         assert_eq!(gain_of_random(1.0, &[100.0; COUNTS]), 100.0);
-    }
-
-    /// A new object of 4 KiB, on a flash that is full.
-    fn new(hash: u64, version: u64) -> Candidate {
-        Candidate {
-            hash,
-            bytes: 4096,
-            version,
-            ttl_secs: None,
-            is_on_flash: false,
-            was_hit: false,
-            is_filling: false,
-        }
     }
 
     /// The rule for a flash of [`OBJECTS`] of 4 KiB.

@@ -57,21 +57,26 @@ fn device_with(stream: &[u8]) -> (MemDevice, CheckpointRef) {
     (device, checkpoint)
 }
 
-/// What a reader makes of the stream: the slots, by block, and whether it took all of it.
+/// What a reader makes of the stream: with `$part` of it, which must be all.
+macro_rules! read_with {
+    ($stream:expr, |$reader:ident| $part:expr) => {{
+        let (geometry, (device, checkpoint)) = (geometry(), device_with($stream));
+        let read = |offset, len| device.read(offset, len);
+        let reads = async {
+            let mut $reader = StreamReader::open(read, &geometry, CACHE_ID, &checkpoint, 0).await?;
+            let part = $part.await?;
+            $reader.finish().await.map(|_| part)
+        };
+        let done: Result<_, Infallible> = Executor::new().block_on(reads, || Ok(()));
+        done.unwrap().map_err(|error| error.to_string())
+    }};
+}
+
+/// The slots, by block, and whether the reader took all of the stream.
 fn read(stream: &[u8], bits: u32) -> (BTreeMap<u32, Slots>, Result<(), String>) {
-    let geometry = geometry();
-    let (device, checkpoint) = device_with(stream);
     let mut slots = BTreeMap::new();
-    let read = |offset, len| device.read(offset, len);
-    let reads = async {
-        let mut reader = StreamReader::open(read, &geometry, CACHE_ID, &checkpoint, 0).await?;
-        reader
-            .slots(bits, |block, saved| drop(slots.insert(block, saved)))
-            .await?;
-        reader.finish().await.map(drop)
-    };
-    let done: Result<_, Infallible> = Executor::new().block_on(reads, || Ok(()));
-    let done = done.unwrap().map_err(|error| error.to_string());
+    let done = read_with!(stream, |reader| reader
+        .slots(bits, |block, saved| drop(slots.insert(block, saved))));
     (slots, done)
 }
 
@@ -127,18 +132,10 @@ fn what_a_virtual_cache_cannot_have_learned_is_refused() {
         let mut stream = layout.policy_checksum().to_le_bytes().to_vec();
         stream.extend_from_slice(bytes);
         stream.extend_from_slice(&0u32.to_le_bytes());
-        let (device, checkpoint) = device_with(&stream);
         let mut cache = KeyQueue::of(&layout, &geometry);
-        let read = |offset, len| device.read(offset, len);
-        let reads = async {
-            let mut reader = StreamReader::open(read, &geometry, CACHE_ID, &checkpoint, 0).await?;
-            reader.keys(layout.policy_checksum(), Some(&mut cache)).await?;
-            reader.finish().await.map(drop)
-        };
-        let done: Result<_, Infallible> = Executor::new().block_on(reads, || Ok(()));
-        done.unwrap()
-            .map(|()| cache.fill())
-            .map_err(|error| error.to_string())
+        let done: Result<u32, String> = read_with!(&stream, |reader| reader
+            .keys(layout.policy_checksum(), Some(&mut cache)));
+        done.map(|_| cache.fill())
     };
     let fill = SavedFill {
         has_been_full: true,
@@ -298,18 +295,9 @@ fn any_bytes_end_in_an_error_or_in_slots_that_can_be_used() {
     assert!(good > 500 && refused > 200);
 }
 
-/// What a reader makes of the stream: what was invalidated.
+/// What was invalidated.
 fn read_history(stream: &[u8], words_max: usize) -> Result<SavedHistory, String> {
-    let geometry = geometry();
-    let (device, checkpoint) = device_with(stream);
-    let read = |offset, len| device.read(offset, len);
-    let reads = async {
-        let mut reader = StreamReader::open(read, &geometry, CACHE_ID, &checkpoint, 0).await?;
-        let saved = reader.history(words_max).await?;
-        reader.finish().await.map(|_| saved)
-    };
-    let done: Result<_, Infallible> = Executor::new().block_on(reads, || Ok(()));
-    done.unwrap().map_err(|error| error.to_string())
+    read_with!(stream, |reader| reader.history(words_max))
 }
 
 #[test]

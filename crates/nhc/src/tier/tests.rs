@@ -53,6 +53,32 @@ fn sector(bytes: &[u8]) -> Option<Sector> {
     (fill(found) == bytes).then_some(found)
 }
 
+/// Whole sectors, one behind the other.
+fn buffer_of(block: u32, life: u64, sectors: std::ops::Range<u32>) -> Arc<AlignedBuf> {
+    let bytes: Vec<u8> = sectors.flat_map(|number| fill((block, life, number))).collect();
+    let mut buffer = AlignedBuf::with_len(bytes.len());
+    buffer.as_mut_slice().copy_from_slice(&bytes);
+    Arc::new(buffer)
+}
+
+/// A first start, of the only store.
+fn first_start(catalog: super::Catalog) -> Start {
+    Start {
+        owner: 1,
+        makes: true,
+        catalog,
+    }
+}
+
+/// A catalog that takes each whole sector for its block's.
+fn trusting() -> super::Catalog {
+    Box::new(|bytes| Some(sector(bytes)?.0))
+}
+
+fn memory(bytes: u64) -> MemDevice {
+    MemDevice::new(Arc::new(MemMedium::new(bytes)))
+}
+
 /// Lets everything else run once.
 async fn give_turn() {
     let mut is_first = true;
@@ -95,14 +121,9 @@ impl Store {
     }
 
     async fn put(&self, block: u32, life: u64, sectors: std::ops::Range<u32>) -> bool {
-        let bytes: Vec<u8> = sectors
-            .clone()
-            .flat_map(|number| fill((block, life, number)))
-            .collect();
-        let mut buffer = AlignedBuf::with_len(bytes.len());
-        buffer.as_mut_slice().copy_from_slice(&bytes);
         let offset = DIVISION.block_offset(block) + u64::from(sectors.start) * SECTOR;
-        let (buffer, range) = (Arc::new(buffer), 0..bytes.len());
+        let buffer = buffer_of(block, life, sectors);
+        let range = 0..buffer.len();
         match &self.plants {
             None => self.device.write(offset, buffer, range).await.is_ok(),
             Some(lower) => lower.write(offset, buffer, range).await.is_ok(),
@@ -319,9 +340,12 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
     (wrong.take(), counts)
 }
 
-fn runs(each: Run, seeds: u64) -> TierCounts {
+/// 24 runs that differ from others in what `with` sets; none shows anything wrong.
+fn runs(with: impl Fn(&mut Run)) -> TierCounts {
     let mut sum = TierCounts::default();
-    for seed in 0..seeds {
+    for seed in 0..24 {
+        let mut each = Run::default();
+        with(&mut each);
         let (wrong, counts) = run(Run { seed, ..each });
         assert_eq!(wrong, Vec::<String>::new(), "seed {seed}");
         sum += counts;
@@ -331,13 +355,7 @@ fn runs(each: Run, seeds: u64) -> TierCounts {
 
 #[test]
 fn no_interleaving_of_writes_copies_reads_and_crashes_shows_a_stale_copy() {
-    let counts = runs(
-        Run {
-            goes_back: true,
-            ..Run::default()
-        },
-        24,
-    );
+    let counts = runs(|run| run.goes_back = true);
     assert!(counts.copy_reads > 10_000, "{counts:?}");
     for count in [
         counts.copied_blocks,
@@ -354,13 +372,7 @@ fn no_interleaving_of_writes_copies_reads_and_crashes_shows_a_stale_copy() {
 
 #[test]
 fn a_block_that_is_known_while_it_is_written_is_not_copied() {
-    let counts = runs(
-        Run {
-            overwrites: true,
-            ..Run::default()
-        },
-        24,
-    );
+    let counts = runs(|run| run.overwrites = true);
     assert!(
         counts.copy_reads > 10_000 && counts.copied_blocks > 20,
         "{counts:?}"
@@ -369,14 +381,7 @@ fn a_block_that_is_known_while_it_is_written_is_not_copied() {
 
 #[test]
 fn errors_and_silence_of_the_upper_device_are_made_good() {
-    let counts = runs(
-        Run {
-            fails: true,
-            goes_back: true,
-            ..Run::default()
-        },
-        24,
-    );
+    let counts = runs(|run| (run.fails, run.goes_back) = (true, true));
     assert!(
         counts.copy_reads > 1_000 && counts.made_good > 100 && counts.errors > 100,
         "{counts:?}"
@@ -385,15 +390,7 @@ fn errors_and_silence_of_the_upper_device_are_made_good() {
 
 #[test]
 fn what_fails_its_check_is_read_below() {
-    let counts = runs(
-        Run {
-            lies: true,
-            fails: true,
-            goes_back: true,
-            ..Run::default()
-        },
-        24,
-    );
+    let counts = runs(|run| (run.lies, run.fails, run.goes_back) = (true, true, true));
     assert!(
         counts.copy_reads > 1_000 && counts.wrong_copies > 100,
         "{counts:?}"
@@ -406,25 +403,22 @@ fn a_planted_stale_copy_is_caught() {
         plants: true,
         ..Run::default()
     };
-    let caught = (0..8).filter(|seed| {
+    let is_caught = |seed: &u64| {
         !run(Run {
             seed: *seed,
             ..planted
         })
         .0
         .is_empty()
-    });
+    };
+    let caught = (0..8).filter(is_caught);
     assert!(caught.count() >= 6);
 }
 
 /// The contract of a device, over a tier that has nothing to copy.
 #[test]
 fn it_is_a_device() {
-    let medium = || {
-        Arc::new(pumice_device::MemMedium::new(
-            pumice_testkit::conformance::MIN_CAPACITY,
-        ))
-    };
+    let medium = || Arc::new(MemMedium::new(pumice_testkit::conformance::MIN_CAPACITY));
     let (lower, upper) = (medium(), medium());
     let executor = Executor::new();
     let division = Division {
@@ -435,8 +429,8 @@ fn it_is_a_device() {
     let tier = Tier::held(division, upper.capacity(), 1.0, true);
     pumice_testkit::conformance::check(|| {
         Tiered::new(
-            pumice_device::MemDevice::new(Arc::clone(&lower)),
-            pumice_device::MemDevice::new(Arc::clone(&upper)),
+            MemDevice::new(Arc::clone(&lower)),
+            MemDevice::new(Arc::clone(&upper)),
             Arc::clone(&tier),
             Rc::new(executor.spawner()),
         )
@@ -451,7 +445,7 @@ fn throughput(reads: u64, tier: &dyn Fn(Division, u64, Arc<VirtualTime>) -> Arc<
     let throttled = |kind: &str, bytes: u64| {
         let profile: Profile = kind.parse().unwrap();
         let throttle = Arc::new(Throttle::new(&profile, Arc::<VirtualTime>::clone(&time)));
-        ThrottledDevice::new(MemDevice::new(Arc::new(MemMedium::new(bytes))), throttle)
+        ThrottledDevice::new(memory(bytes), throttle)
     };
     let division = Division {
         blocks: 40,
@@ -481,26 +475,12 @@ fn throughput(reads: u64, tier: &dyn Fn(Division, u64, Arc<VirtualTime>) -> Arc<
     };
     let start = async {
         for block in 0..division.blocks {
-            let bytes: Vec<u8> = (0..BLOCK_SECTORS)
-                .flat_map(|number| fill((block, 1, number)))
-                .collect();
-            let mut buffer = AlignedBuf::with_len(bytes.len());
-            buffer.as_mut_slice().copy_from_slice(&bytes);
-            let offset = division.block_offset(block);
-            device
-                .write(offset, Arc::new(buffer), 0..bytes.len())
-                .await
-                .unwrap();
+            let whole = buffer_of(block, 1, 0..BLOCK_SECTORS);
+            let range = 0..whole.len();
+            let write = device.write(division.block_offset(block), whole, range);
+            write.await.unwrap();
         }
-        let catalog: super::Catalog = Box::new(|bytes| Some(sector(bytes)?.0));
-        let (owner, makes) = (1, true);
-        device
-            .start(Start {
-                owner,
-                makes,
-                catalog,
-            })
-            .await;
+        device.start(first_start(trusting())).await;
     };
     executor.block_on(start, park).unwrap();
     let done = Rc::new(Cell::new(0));
@@ -552,7 +532,7 @@ fn reads_beyond_what_the_upper_device_can_do_go_below() {
 #[test]
 fn nothing_is_copied_before_every_place_was_looked_at() {
     let upper_bytes = UPPER_DATA_OFFSET + u64::from(PLACES) * DIVISION.block_bytes;
-    let lower = MemDevice::new(Arc::new(MemMedium::new(DIVISION.block_offset(BLOCKS))));
+    let lower = memory(DIVISION.block_offset(BLOCKS));
     let delay = FaultPlan {
         delay: true,
         ..FaultPlan::default()
@@ -568,28 +548,15 @@ fn nothing_is_copied_before_every_place_was_looked_at() {
     );
     let starting = device.clone();
     executor.spawner().spawn(Box::pin(async move {
-        let mut whole = AlignedBuf::with_len(BLOCK_SECTORS as usize * SECTOR_BYTES);
-        for number in 0..BLOCK_SECTORS {
-            let at = number as usize * SECTOR_BYTES;
-            whole.as_mut_slice()[at..at + SECTOR_BYTES].copy_from_slice(&fill((0, 1, number)));
-        }
+        let whole = buffer_of(0, 1, 0..BLOCK_SECTORS);
         let range = 0..whole.len();
         let offset = DIVISION.block_offset(0);
         // As much as a copy of it takes, and more.
-        let whole = Arc::new(whole);
         for _ in 0..2 {
             let write = starting.write(offset, Arc::clone(&whole), range.clone());
             write.await.unwrap();
         }
-        let catalog: super::Catalog = Box::new(|bytes| Some(sector(bytes)?.0));
-        let (owner, makes) = (1, true);
-        starting
-            .start(Start {
-                owner,
-                makes,
-                catalog,
-            })
-            .await;
+        starting.start(first_start(trusting())).await;
     }));
     let read_a_lot = |turns: bool| {
         let reads = async {
@@ -613,7 +580,6 @@ fn nothing_is_copied_before_every_place_was_looked_at() {
 #[test]
 fn a_bad_copy_is_one_failure_however_many_read_it() {
     let upper_bytes = UPPER_DATA_OFFSET + u64::from(PLACES) * DIVISION.block_bytes;
-    let memory = |bytes| MemDevice::new(Arc::new(MemMedium::new(bytes)));
     let (lower, upper) = (memory(DIVISION.block_offset(BLOCKS)), memory(upper_bytes));
     let tier = Tier::held(DIVISION, upper_bytes, 1.0, true);
     let executor = Executor::new();
@@ -621,15 +587,7 @@ fn a_bad_copy_is_one_failure_however_many_read_it() {
     let many = 3 * FAILURES_MAX;
     let reads = async {
         // Nothing is on either device, and so a copy of it.
-        let catalog: super::Catalog = Box::new(|_| Some(0));
-        let (owner, makes) = (1, true);
-        device
-            .start(Start {
-                owner,
-                makes,
-                catalog,
-            })
-            .await;
+        device.start(first_start(Box::new(|_| Some(0)))).await;
         assert_eq!(tier.copies(), 1);
         let offset = DIVISION.block_offset(0);
         let reads: Vec<_> = (0..many)
@@ -671,15 +629,10 @@ fn threads_see_no_stale_copy() {
     let write = |executor: &Executor, device: &Tiered<MemDevice, MemDevice>, block: u32, life: u64| {
         whole.lock()[block as usize] = None;
         run(executor, &mut || {
-            let bytes: Vec<u8> = (0..BLOCK_SECTORS)
-                .flat_map(|number| fill((block, life, number)))
-                .collect();
-            let mut buffer = AlignedBuf::with_len(bytes.len());
-            buffer.as_mut_slice().copy_from_slice(&bytes);
-            let device = device.clone();
+            let whole = buffer_of(block, life, 0..BLOCK_SECTORS);
+            let (device, range) = (device.clone(), 0..whole.len());
             Box::pin(async move {
-                let offset = DIVISION.block_offset(block);
-                let written = device.write(offset, Arc::new(buffer), 0..bytes.len()).await;
+                let written = device.write(DIVISION.block_offset(block), whole, range).await;
                 written.unwrap();
             })
         });
@@ -694,16 +647,7 @@ fn threads_see_no_stale_copy() {
                 let (block, life, _) = sector(bytes)?;
                 (known.lock()[block as usize] == Some(life)).then_some(block)
             });
-            let (owner, makes) = (1, true);
-            Box::pin(async move {
-                device
-                    .start(Start {
-                        owner,
-                        makes,
-                        catalog,
-                    })
-                    .await
-            })
+            Box::pin(async move { device.start(first_start(catalog)).await })
         });
     });
     let stale = std::thread::scope(|scope| {
