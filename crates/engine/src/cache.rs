@@ -428,19 +428,17 @@ impl<D: Device + Clone> ObjectCache<D> {
         }
         store.flush_aged(cx.now());
         if self.inner.notes_life && store.journal.should_note_alive(cx.now()) {
-            let (cache, cx_task) = (self.clone(), cx.clone());
-            cx.spawner
-                .spawn(Box::pin(async move { cache.note_alive(&cx_task).await }));
+            let (cache, task) = (self.clone(), cx.clone());
+            cx.spawner.spawn(Box::pin(async move {
+                if let Some(wait) = task.log_wait() {
+                    wait.await;
+                }
+                let journal = &cache.inner.store().journal;
+                journal.note_alive(&task.device, task.now());
+            }));
         }
         self.inner.tick_budget(cx);
         self.kick(cx);
-    }
-
-    async fn note_alive(&self, cx: &Cx<D>) {
-        if let Some(wait) = cx.log_wait() {
-            wait.await;
-        }
-        self.inner.store().journal.note_alive(&cx.device, cx.now());
     }
 
     /// The device owes an answer: one of what [`Device::tick`] has ended. That takes it out, also where nobody waited for the answer any
