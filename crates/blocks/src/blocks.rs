@@ -122,7 +122,7 @@ impl<O: Owner> Blocks<O> {
     /// Blocks as a start has found them.
     pub fn new(start: Start<O::State>) -> Self {
         let geometry = start.superblock.geometry;
-        let blocks: Arc<[Block<O::Info>]> = (0..geometry.blocks).map(|_| Block::new()).collect();
+        let blocks: Arc<[Block<O::Info>]> = (0..geometry.blocks).map(|_| Block::default()).collect();
         for (id, sequence, footer_len) in start.sealed {
             let block = &blocks[id as usize];
             block.set_state(State::Sealed);
@@ -172,15 +172,17 @@ impl<O: Owner> Blocks<O> {
     }
 
     /// Claims a block that is to be written, if there is one.
-    pub fn take_seal(&self) -> Option<Work<O>> {
-        let mut pool = self.shared.pool.lock();
+    pub fn take_seal(&self, pool: &mut Pool<O>) -> Option<Work<O>> {
         let block = pool.to_seal.pop_front()?;
         pool.sealing += 1;
-        Some(self.claim(&mut pool, Task::Seal(block)))
+        Some(self.claim(pool, Task::Seal(block)))
     }
 
-    /// Claims the writing of the beginning of an active block, if one is due.
-    pub fn take_flush(&self, pool: &mut Pool<O>) -> Option<Work<O>> {
+    /// Claims the writing of a block, or else of the beginning of an active one, if one is due.
+    pub fn take_write(&self, pool: &mut Pool<O>) -> Option<Work<O>> {
+        if let Some(seal) = self.take_seal(pool) {
+            return Some(seal);
+        }
         let block = pool.to_flush.pop()?;
         pool.flushing.push(block.id);
         Some(self.claim(pool, Task::Flush(block)))

@@ -246,29 +246,20 @@ impl<O: Owner> Blocks<O> {
 
     /// The work that follows a fence.
     pub fn take_failure_work(&self) -> Option<Work<O>> {
-        let work = self.find_failure_work();
+        let mut pool = self.shared.pool.lock();
+        // First, and under the lock. A thread that makes something due sets the flag under the lock afterwards: either it is found here, or
+        // there is work again when this is through.
+        self.shared.has_work.store(false, Ordering::Release);
+        let work = match self.shared.health.is_due.swap(false, Ordering::AcqRel) {
+            true => Some(self.claim(&mut pool, Task::TakeOut)),
+            // Blocks that wait are not written: nothing leads to them any more.
+            false if self.shared.is_given_up() => self.take_seal(&mut pool),
+            false => None,
+        };
         if work.is_some() {
             self.shared.has_work.store(true, Ordering::Release);
         }
         work
-    }
-
-    fn find_failure_work(&self) -> Option<Work<O>> {
-        {
-            let mut pool = self.shared.pool.lock();
-            // First, and under the lock. A thread that makes something due sets the flag under the lock afterwards: either it is found here, or
-            // there is work again when this is through.
-            self.shared.has_work.store(false, Ordering::Release);
-            if self.shared.health.is_due.swap(false, Ordering::AcqRel) {
-                return Some(self.claim(&mut pool, Task::TakeOut));
-            }
-        }
-        // Blocks that wait are not written: nothing leads to them any more.
-        self.shared
-            .health
-            .is_given_up()
-            .then(|| self.take_seal())
-            .flatten()
     }
 }
 

@@ -38,4 +38,4 @@ pub use owner::{Claim, Contents, Owner, SealEnd, Tenant};
 pub use pool::{Block, Pool, State};
 pub use seal::STEP_BYTES;
 pub use superblock::{CheckpointRef, Maker, SlotContent, StoreId, Superblock};
-pub use work::{Shared, Task, Work, give_turn};
+pub use work::{Shared, Task, Work, give_turn, turn_after};

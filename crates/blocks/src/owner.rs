@@ -121,7 +121,7 @@
 //! }
 //! let id = block.id;
 //! blocks.close_block(block);
-//! let work = blocks.take_seal().expect("a block is full");
+//! let work = blocks.take_seal(&mut blocks.shared.pool.lock()).expect("a block is full");
 //! block_on(&device, blocks.seal(&device, &Keeper, 0, work));
 //! assert_eq!(blocks.blocks[id as usize].state(), State::Sealed);
 //! assert_eq!(blocks.shared.pool.lock().own, [id]);

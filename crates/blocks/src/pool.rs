@@ -27,7 +27,7 @@ use std::task::Waker;
 #[repr(u8)]
 pub enum State {
     /// Nothing of value.
-    Free,
+    Free = 0,
     /// Being filled.
     Active,
     /// Full, and on its way to the device.
@@ -67,7 +67,8 @@ impl State {
 /// Writes of a block that fail in a row before it is not used any more.
 pub(crate) const FAILURES_MAX: u8 = 2;
 
-/// What DRAM knows of a block.
+/// What DRAM knows of a block: by default of a free one, of no generation.
+#[derive(Default)]
 pub struct Block<I> {
     state: AtomicU8,
     /// Writes that failed since the last one that did not.
@@ -80,19 +81,6 @@ pub struct Block<I> {
     pub sequence: AtomicU64,
     /// The owner's.
     pub own: I,
-}
-
-impl<I: Default> Block<I> {
-    pub(crate) fn new() -> Self {
-        Self {
-            state: AtomicU8::new(State::Free as u8),
-            failures: AtomicU8::new(0),
-            prefix_end: AtomicU32::new(0),
-            footer_len: AtomicU32::new(0),
-            sequence: AtomicU64::new(0),
-            own: I::default(),
-        }
-    }
 }
 
 impl<I> Block<I> {

@@ -67,6 +67,13 @@ pub async fn give_turn() {
     .await;
 }
 
+/// In round `at` of a loop: lets other tasks run after each `rounds`.
+pub async fn turn_after(at: usize, rounds: usize) {
+    if at % rounds == rounds - 1 {
+        give_turn().await;
+    }
+}
+
 /// A piece of background work. Whoever drops it before its end, or the future that performs it, gives it back: it is due again, for
 /// whoever asks next.
 pub struct Work<O: Owner> {

@@ -17,6 +17,7 @@ pub enum Stream {
 }
 
 /// What DRAM knows of a block of objects beside its state.
+#[derive(Default)]
 pub struct ObjectInfo {
     /// Reclaims begun in this generation: more than one where one was broken off.
     pub(crate) reclaims: AtomicU8,
@@ -34,22 +35,6 @@ pub struct ObjectInfo {
     /// Bytes that each of its objects counts with; 0 = its own.
     pub(crate) mean_len: AtomicU32,
     pub(crate) slots: Mutex<Slots>,
-}
-
-impl Default for ObjectInfo {
-    fn default() -> Self {
-        Self {
-            reclaims: AtomicU8::new(0),
-            live: AtomicU64::new(0),
-            filled: AtomicU64::new(0),
-            entries: AtomicU32::new(0),
-            expiry_max: AtomicU32::new(0),
-            is_leaving: AtomicBool::new(false),
-            is_kept: AtomicBool::new(false),
-            mean_len: AtomicU32::new(0),
-            slots: Mutex::new(Slots::default()),
-        }
-    }
 }
 
 pub(crate) type BlockInfo = pumice_blocks::Block<ObjectInfo>;

@@ -89,6 +89,7 @@ pub(crate) struct Victim {
 }
 
 /// Reclaims, and what they choose from: changed in one step with the pool of blocks.
+#[derive(Default)]
 pub struct Reclaims {
     /// Sealed blocks in order of sequence, the oldest first.
     pub(crate) queue: VecDeque<u32>,
@@ -114,15 +115,7 @@ impl Reclaims {
     pub(crate) fn new(queue: VecDeque<u32>) -> Self {
         Self {
             queue,
-            reclaiming: 0,
-            victims: Vec::new(),
-            victims_idle: 0,
-            appended_at_victim: 0,
-            stalled: 0,
-            ready: VecDeque::new(),
-            early_at: None,
-            mappings_want_block: false,
-            reorganising: false,
+            ..Self::default()
         }
     }
 

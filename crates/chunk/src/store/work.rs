@@ -26,12 +26,9 @@ impl<B: Buffer> ChunkStore<B> {
         if self.base.is_out() {
             return self.base.take_failure_work();
         }
-        if let Some(seal) = self.base.take_seal() {
-            return Some(seal);
-        }
         let mut pool = self.base.shared.pool.lock();
-        if let Some(flush) = self.base.take_flush(&mut pool) {
-            return Some(flush);
+        if let Some(write) = self.base.take_write(&mut pool) {
+            return Some(write);
         }
         let is_busy = pool.checkpointing || pool.own.is_reclaiming;
         let sequence = |block| self.appender.sequence(block);

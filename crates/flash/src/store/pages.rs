@@ -6,7 +6,7 @@ use crate::block::{BlockInfo, life_of};
 use crate::counts::Counters;
 use crate::mapping_log::{Lender, MappingBytes, MappingLog, PageSource, PendingWrite, Shape};
 use crate::objects::{Objects, Shared};
-use pumice_blocks::{Blocks, Durability, State, add, give_turn};
+use pumice_blocks::{Blocks, Durability, State, add, turn_after};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::cascade::{Life, MapSpace, Merged, PageNumber};
 use pumice_memory::Buffer;
@@ -245,9 +245,7 @@ impl<B: Buffer> MappingPages<'_, B> {
     ) -> bool {
         let log = self.log;
         for (at, page) in merged.pages().enumerate() {
-            if at % PAGES_PER_TURN == PAGES_PER_TURN - 1 {
-                give_turn().await;
-            }
+            turn_after(at, PAGES_PER_TURN).await;
             let number = loop {
                 if let Some(number) = log.put(page) {
                     break number;

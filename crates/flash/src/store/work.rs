@@ -3,7 +3,7 @@
 use super::FlashStore;
 use crate::objects::{OpenBlock, Pool, Task, Work};
 use pumice_blocks::State;
-use pumice_blocks::Task::{Checkpoint, Own, Seal};
+use pumice_blocks::Task::{Checkpoint, Own};
 use pumice_memory::Buffer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,11 +76,7 @@ impl<B: Buffer> FlashStore<B> {
             if self.lockstep && pool.in_flight > 0 {
                 return None;
             }
-            if let Some(block) = pool.to_seal.pop_front() {
-                pool.sealing += 1;
-                return Some(self.claim(&mut pool, Seal(block)));
-            }
-            if let Some(work) = self.take_flush(&mut pool) {
+            if let Some(work) = self.take_write(&mut pool) {
                 return Some(work);
             }
             if pool.own.reclaiming < self.reclaims_max() && self.wants_reclaim(&pool) {

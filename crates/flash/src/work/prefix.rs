@@ -5,7 +5,7 @@ use crate::Mappings;
 use crate::footer::ENTRIES_PER_TURN;
 use crate::log::LogKind;
 use crate::objects::OpenBlock;
-use pumice_blocks::give_turn;
+use pumice_blocks::turn_after;
 use pumice_device::Device;
 use pumice_index::Known;
 use pumice_memory::Buffer;
@@ -31,9 +31,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
         self.store.begin_prefix(block, &prefix);
         if self.store.is_authoritative() {
             for (at, entry) in prefix.entries.iter().enumerate() {
-                if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
-                    give_turn().await;
-                }
+                turn_after(at, ENTRIES_PER_TURN).await;
                 let location = self.store.order.ground().location(block.id, entry);
                 self.mappings.with(entry.hash, |shard| {
                     if shard.known(entry.hash, location) == Known::Dead {

@@ -26,7 +26,7 @@ use crate::order::OrderState;
 use crate::{CopyMove, Gone, Mappings};
 use pumice_blocks::footer::{Trailer, decode_entries};
 use pumice_blocks::log::Kind;
-use pumice_blocks::{Claim, State, add, give_turn};
+use pumice_blocks::{Claim, State, add, turn_after};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::Mapping;
 use pumice_memory::Buffer;
@@ -196,16 +196,12 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
             // No lookup finds a mapping to it on flash from here on, and brings it back to DRAM.
             info.is_leaving.store(true, Ordering::Release);
             for (at, entry) in entries.iter().enumerate() {
-                if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
-                    give_turn().await;
-                }
+                turn_after(at, ENTRIES_PER_TURN).await;
                 prefetch_ahead(self.mappings, &entries, at);
                 self.drop_entry(id, entry);
             }
             for (at, copy) in moved.iter().enumerate() {
-                if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
-                    give_turn().await;
-                }
+                turn_after(at, ENTRIES_PER_TURN).await;
                 if let Some(later) = moved.get(at + PREFETCH_DISTANCE) {
                     self.mappings.prefetch(later.hash);
                 }

@@ -5,7 +5,7 @@ use crate::Mappings;
 use crate::block::life_of;
 use crate::footer::ENTRIES_PER_TURN;
 use crate::mapping_log::{Due, MappingBytes};
-use pumice_blocks::{add, give_turn};
+use pumice_blocks::{add, turn_after};
 use pumice_device::Device;
 use pumice_index::cascade::{Life, PageNumber, Reorganisation};
 use pumice_memory::Buffer;
@@ -78,9 +78,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
         // Before it takes the place of what says so.
         let mut dead = (0, 0);
         for (at, (mapping, sequence)) in merged.superseded().iter().enumerate() {
-            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
-                give_turn().await;
-            }
+            turn_after(at, ENTRIES_PER_TURN).await;
             let len = self.store.order.note_superseded(*mapping, *sequence);
             dead = (dead.0 + u64::from(len > 0), dead.1 + len);
         }

@@ -15,7 +15,7 @@ use crate::footer::{ENTRIES_PER_TURN, FooterEntry};
 use crate::layout::{NotePlace, RECLAIM_READ_BYTES};
 use crate::objects::{Reclaims, Shared};
 use crate::{CopyMove, Mappings};
-use pumice_blocks::{add, give_turn};
+use pumice_blocks::{add, give_turn, turn_after};
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_index::cascade::PageNumber;
 use pumice_index::{Location, Mapping, Survivor};
@@ -109,9 +109,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
         let (mut stay, mut go, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut asked = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
-            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
-                give_turn().await;
-            }
+            turn_after(at, ENTRIES_PER_TURN).await;
             prefetch_ahead(self.mappings, &entries, at);
             let fate = self.fate(origin, entry);
             if fate == Fate::Stays {
@@ -315,7 +313,8 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
 
     /// Writes a block that is full, or waits for one that is being written; whether it is worth trying again.
     pub(super) async fn makes_buffer_free(&self) -> bool {
-        if let Some(work) = self.store.take_seal() {
+        let seal = self.store.take_seal(&mut self.store.shared.pool.lock());
+        if let Some(work) = seal {
             self.perform_seal(work).await;
             return true;
         }

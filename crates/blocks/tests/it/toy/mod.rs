@@ -192,12 +192,9 @@ impl Toy {
         if self.base.is_out() {
             return self.base.take_failure_work();
         }
-        if let Some(seal) = self.base.take_seal() {
-            return Some(seal);
-        }
         let mut pool = self.base.shared.pool.lock();
-        if let Some(flush) = self.base.take_flush(&mut pool) {
-            return Some(flush);
+        if let Some(write) = self.base.take_write(&mut pool) {
+            return Some(write);
         }
         // Often, so that starts begin with one that blocks were open beside.
         let is_due = self.base.sealed_since_checkpoint() > 5;
