@@ -13,7 +13,7 @@ from harness.servers import Pumice
 
 MIB = 1 << 20
 LARGEST = 96 * MIB
-DRAM, FLASH = 704 * MIB, 1024 * MIB
+DRAM, FLASH = 128 * MIB, 1024 * MIB
 
 
 def get(client, key):

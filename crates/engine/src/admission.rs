@@ -99,15 +99,14 @@ impl<B: Buffer> Inner<B> {
         parts: &RecordParts<'_>,
         was_hit: bool,
     ) -> bool {
+        if parts.marks & Meta::REFUSED != 0 {
+            return false;
+        }
         if self.gate.is_none() {
             return true;
         }
-        let was_refused = parts.marks & Meta::REFUSED != 0;
         if parts.slice != SliceId::Whole {
-            return !was_refused && self.may_write_anew(cx);
-        }
-        if was_refused {
-            return false;
+            return self.may_write_anew(cx);
         }
         self.admits(cx, hash, parts, || Before {
             is_on_flash: false,
@@ -195,7 +194,7 @@ mod tests {
     use crate::testing::{Rig, VALUE, run};
     use crate::{
         Action, AdmissionOptions, CacheOptions, FlashWrite, IndexOptions, LayoutName, LayoutOptions, Meta,
-        Outcome, Reads, Rule, Stats, WriteBudget,
+        Outcome, Rule, Stats, WriteBudget,
     };
     use pumice_device::{MemMedium, Payload};
     use pumice_memory::PAGE_BYTES;
@@ -279,7 +278,7 @@ mod tests {
                 ..Meta::default()
             };
             for key in [&b"key"[..], b"large"] {
-                let touch = (rig.cache).update(&rig.cx, key, Reads::ALL, |_| Action::SetMeta(meta));
+                let touch = (rig.cache).update(&rig.cx, key, |_| Action::SetMeta(meta));
                 let outcome = run(&rig.executor, touch);
                 assert!(matches!(outcome, Outcome::Stored { .. }), "{outcome:?}");
                 let located = rig.locate(key).expect("just touched");

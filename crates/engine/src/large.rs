@@ -1,31 +1,30 @@
-//! Large objects: a head that describes them, and slices that are records of their own.
+//! Large objects: a head that describes them, and slices that are records of their own, all but the last of one length: which one
+//! has byte n is n / `slice_bytes`.
 //!
 //! The slices of one set share a version, which the head names and which is part of their place in the index: a hit is
 //! the head and every slice of that set. Sets of one key at once write slices side by side; the head that stands decides,
-//! and the loser's slices are removed where its head was seen in time; else they leave when their blocks do. A small value that replaces a large object does not look for its slices: they
-//! leave when their block does.
+//! and the loser's slices are removed where its head was seen in time; else they leave when their blocks do. A small value that replaces a
+//! large object does not look for its slices: they leave when their block does.
 
 use crate::books::{Books, Line};
 use crate::cache::{Cx, Inner, ObjectCache};
-use crate::object::{Meta, Object, RejectReason, Tier};
+use crate::object::{Meta, RejectReason};
 use crate::part::PartId;
-use crate::read::{Access, Fetch, Lookup, Next};
-use futures_util::StreamExt as _;
-use futures_util::stream;
+use crate::read::{Access, Fetch, Lookup};
 use pumice_device::Device;
 use pumice_memory::{Buffer, Payload};
 use pumice_record::codec::Fields;
-use pumice_record::{HEADER_BYTES_MAX, MANIFEST_BYTES, payload_checksum};
-use pumice_record::{Record, RecordParts, SliceId};
-use std::pin::pin;
+use pumice_record::{MANIFEST_BYTES, Record, RecordParts, SliceId, payload_checksum};
+use std::ops::Range;
+use std::task::Poll;
 
 /// The value of a head record: what the object is made of. 20 bytes, little-endian: slices' version (8), length of the
-/// value (8), number of slices (4).
+/// value (8), length of each slice but the last (4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
-    version: u64,
+    pub(crate) version: u64,
     pub(crate) value_len: u64,
-    slices: u32,
+    pub(crate) slice_bytes: u32,
 }
 
 /// How often a part of a large object is tried to be stored, each time after there was room for it.
@@ -39,7 +38,7 @@ impl Manifest {
         let mut out = [0; MANIFEST_BYTES];
         out[..8].copy_from_slice(&self.version.to_le_bytes());
         out[8..16].copy_from_slice(&self.value_len.to_le_bytes());
-        out[16..].copy_from_slice(&self.slices.to_le_bytes());
+        out[16..].copy_from_slice(&self.slice_bytes.to_le_bytes());
         out
     }
 
@@ -56,11 +55,25 @@ impl Manifest {
             return None;
         };
         let mut fields = Fields(bytes);
-        Some(Self {
+        let manifest = Self {
             version: fields.u64()?,
             value_len: fields.u64()?,
-            slices: fields.u32()?,
-        })
+            slice_bytes: fields.u32()?,
+        };
+        let slices = manifest.value_len.checked_div(manifest.slice_bytes.into())?;
+        (slices < SLICES_MAX).then_some(manifest)
+    }
+
+    /// The number of slices.
+    pub(crate) fn slices(&self) -> u32 {
+        u32::try_from(self.value_len.div_ceil(self.slice_bytes.into()))
+            .expect("checked when it was read, or made")
+    }
+
+    /// Length of a slice.
+    pub(crate) fn len_of(&self, number: u32) -> usize {
+        let at = u64::from(number) * u64::from(self.slice_bytes);
+        self.value_len.saturating_sub(at).min(self.slice_bytes.into()) as usize
     }
 }
 
@@ -90,49 +103,57 @@ pub(crate) struct Large<'a, D: Device + Clone> {
 impl<D: Device + Clone> Large<'_, D> {
     /// Stores a large object without waiting: slices for which no buffer is free stay in DRAM, or are refused.
     pub(crate) fn set_now(&self, value: Payload<'_>, meta: Meta) -> Result<u64, RejectReason> {
-        let mut slices = Slices::new(&self.cache.inner, self.key, value)
-            .inspect_err(|_| self.cache.remove(self.cx, self.key))?;
-        slices.mark = self.mark(&slices, meta.expiry);
+        let mut slices = self.slices_of(value, meta.expiry);
         let part = PartId::object(self.key);
         let old = (self.cache.inner)
             .find(self.cx, &part, Access::Peek, None)
             .manifest();
-        while let Some(slice) = slices.next(&self.cache.inner) {
+        for piece in pieces(value, slices.manifest.slice_bytes) {
             // Without one slice there is no object, and the older one is gone all the same.
             self.cache
-                .publish(self.cx, slice)
-                .inspect_err(|_| self.give_up(slices.manifest()))?;
+                .publish(self.cx, slices.next(self.key, piece))
+                .inspect_err(|_| self.give_up(slices.manifest))?;
         }
-        let manifest = slices.manifest();
-        let stored = self.cache.publish(
-            self.cx,
-            head_parts(self.key, Payload::Bytes(&manifest.encode()), meta, slices.mark),
-        );
-        self.replace_slices(manifest, stored, old)
+        let encoded = slices.manifest.encode();
+        let head = head_parts(self.key, b"", Payload::Bytes(&encoded), meta, slices.mark);
+        let stored = self.cache.publish(self.cx, head);
+        self.replace_slices(slices.manifest, stored, old)
     }
 
     /// Stores a large object, waiting for block buffers between slices.
     pub(crate) async fn set_waiting(&self, value: Payload<'_>, meta: Meta) -> Result<u64, RejectReason> {
-        let (manifest, mark) = self
+        let slices = self
             .write_slices(value, meta.expiry)
             .await
             .inspect_err(|_| self.cache.remove(self.cx, self.key))?;
+        self.set_head(&slices, b"", meta).await
+    }
+
+    /// Stores the head of a large object whose slices are written: from here on it is to be seen, or its slices are gone, and what stood
+    /// under the key.
+    pub(crate) async fn set_head(
+        &self,
+        slices: &Slices,
+        owned: &[u8],
+        meta: Meta,
+    ) -> Result<u64, RejectReason> {
+        self.wait_for_head_room(slices).await;
         // As late as can be: of a set that came to its end meanwhile this one replaces the slices.
         let old = self.standing_manifest().await;
-        let encoded = manifest.encode();
-        let head = head_parts(self.key, Payload::Bytes(&encoded), meta, mark);
+        let encoded = slices.manifest.encode();
+        let head = head_parts(self.key, owned, Payload::Bytes(&encoded), meta, slices.mark);
         let stored = self
             .when_there_is_room(head, || self.cache.publish(self.cx, head))
             .await;
-        self.replace_slices(manifest, stored, old)
+        self.replace_slices(slices.manifest, stored, old)
     }
 
     /// What the key's head describes now, if it is a large object's and can be had with little reading.
-    async fn standing_manifest(&self) -> Option<Manifest> {
+    pub(crate) async fn standing_manifest(&self) -> Option<Manifest> {
         let part = PartId::object(self.key);
         let found = self.cache.inner.find(self.cx, &part, Access::Peek, None);
         match &found {
-            Lookup::Read(Fetch(Next::Part(at))) if at.bytes() > HEAD_BYTES_MAX => None,
+            Lookup::Read(Fetch(at)) if at.bytes() > HEAD_RECORD_MAX => None,
             _ => self
                 .cache
                 .fetch_unless_known(self.cx, part, found)
@@ -142,7 +163,7 @@ impl<D: Device + Clone> Large<'_, D> {
     }
 
     /// The head was `stored`, which makes the object visible, or could not be: removes the slices that it has replaced, or its own.
-    fn replace_slices(
+    pub(crate) fn replace_slices(
         &self,
         manifest: Manifest,
         stored: Result<u64, RejectReason>,
@@ -163,40 +184,54 @@ impl<D: Device + Clone> Large<'_, D> {
         self.cache.remove(self.cx, self.key);
     }
 
-    /// The mark of an object that is about to be stored.
-    fn mark(&self, slices: &Slices<'_>, expiry: u32) -> u8 {
-        let bytes = slices.value.len() as u64;
-        (self.cache.inner).mark_of_large(self.cx, self.key, bytes, (slices.version, expiry))
+    /// The slices of a value of about this length, of which there is none yet; admission is asked about all of it.
+    pub(crate) fn slices(&self, value_len: u64, slice_bytes: usize, expiry: u32) -> Slices {
+        let inner = &*self.cache.inner;
+        let mut slices = Slices::new(inner.store().next_version(), slice_bytes, value_len);
+        slices.mark = inner.mark_of_large(self.cx, self.key, value_len, (slices.manifest.version, expiry));
+        slices
     }
 
-    /// Writes the slices of a value, waiting for block buffers. Where one cannot be stored, none stays. Returns the mark of their head, too.
+    /// The same of a whole value, with which slices are as long as those of others.
+    fn slices_of(&self, value: Payload<'_>, expiry: u32) -> Slices {
+        let slice_bytes = self.cache.inner.slice_bytes(self.key);
+        self.slices(value.len() as u64, slice_bytes, expiry)
+    }
+
+    /// Writes the slices of a value, waiting for block buffers. Where one cannot be stored, none stays.
     ///
     /// # Errors
     /// [`RejectReason`]; what stands under the key is untouched.
-    pub(crate) async fn write_slices(
-        &self,
-        value: Payload<'_>,
-        expiry: u32,
-    ) -> Result<(Manifest, u8), RejectReason> {
-        let mut slices = Slices::new(&self.cache.inner, self.key, value)?;
-        slices.mark = self.mark(&slices, expiry);
-        while let Some(slice) = slices.next(&self.cache.inner) {
-            self.when_there_is_room(slice, || self.cache.publish(self.cx, slice))
+    pub(crate) async fn write_slices(&self, value: Payload<'_>, expiry: u32) -> Result<Slices, RejectReason> {
+        let mut slices = self.slices_of(value, expiry);
+        for piece in pieces(value, slices.manifest.slice_bytes) {
+            self.write_slice(slices.next(self.key, piece))
                 .await
-                .inspect_err(|_| self.drop_slices(slices.manifest(), |books| &books.rejected))?;
-            if self.cache.inner.lockstep {
-                self.cache.quiesce(self.cx).await;
-            }
+                .inspect_err(|_| self.drop_slices(slices.manifest, |books| &books.rejected))?;
         }
+        Ok(slices)
+    }
+
+    /// Writes a slice, waiting for a block buffer.
+    pub(crate) async fn write_slice(&self, slice: RecordParts<'_>) -> Result<(), RejectReason> {
+        self.when_there_is_room(slice, || self.cache.publish(self.cx, slice))
+            .await?;
+        if self.cache.inner.lockstep {
+            self.cache.quiesce(self.cx).await;
+        }
+        Ok(())
+    }
+
+    /// Waits for room for a head behind these slices, where it is to go to flash.
+    pub(crate) async fn wait_for_head_room(&self, slices: &Slices) {
         if slices.mark == 0 {
-            self.cache.wait_for_room(self.cx, HEAD_BYTES_MAX.into()).await;
+            self.cache.wait_for_room(self.cx, HEAD_RECORD_MAX.into()).await;
         }
-        Ok((slices.manifest(), slices.mark))
     }
 
     /// Stores a record when there is room on flash, where it is to go there. Others may take that between the look and the append; then
     /// it waits again.
-    async fn when_there_is_room<T>(
+    pub(crate) async fn when_there_is_room<T>(
         &self,
         parts: RecordParts<'_>,
         mut store: impl FnMut() -> Result<T, RejectReason>,
@@ -219,64 +254,43 @@ impl<D: Device + Clone> Large<'_, D> {
         }
     }
 
-    /// Reads the slices of an object of which there is all but the value. `None` where one has been evicted: the object is then no more.
-    pub(crate) async fn gather(
-        &self,
-        mut object: Object<D::Buf>,
-        manifest: Manifest,
-    ) -> Option<Object<D::Buf>> {
-        let place = object.place;
-        let slices = u16::try_from(manifest.slices).ok()?;
-        let part = |number| PartId::slice(self.key, number, manifest.version);
-        let lost = || {
-            self.cache
-                .remove_if(self.cx, self.key, place, |books| &books.evicted);
-            self.drop_slices(manifest, |books| &books.evicted);
-        };
-        // Asked before the first is read: what has lost a slice is not worth a read.
-        if (0..slices.min(SLICES_CHECKED_MAX)).any(|number| self.cache.inner.is_missing(&part(number))) {
-            lost();
-            return None;
+    /// Removes the slices of a set, those that are there. Of very many the first at once, and the others in the background, so that the event
+    /// loop does not stand still and the log keeps room.
+    pub(crate) fn drop_slices(&self, manifest: Manifest, line: impl Fn(&Books) -> &Line + 'static) {
+        let slices = manifest.slices();
+        let now = slices.min(SLICES_AT_ONCE);
+        self.drop_some(manifest, 0..now, &line);
+        if now == slices {
+            return;
         }
-        let is_lockstep = self.cache.inner.lockstep;
-        let reads = (0..slices).map(|number| async move {
-            // In lockstep what a read brings with it is over before the next, and must not depend on which is done first.
-            if is_lockstep {
-                self.cache.quiesce(self.cx).await;
+        let (cache, cx, key) = (self.cache.clone(), self.cx.clone(), self.key.to_vec());
+        self.cx.spawner.spawn(Box::pin(async move {
+            let large = cache.large(&cx, &key);
+            let mut from = now;
+            while from < slices {
+                if let Some(wait) = cache.change_wait(&cx) {
+                    wait.await;
+                }
+                let to = slices.min(from + SLICES_AT_ONCE);
+                large.drop_some(manifest, from..to, &line);
+                from = to;
+                // Others have their turn.
+                let mut is_woken = false;
+                std::future::poll_fn(|context| {
+                    if std::mem::replace(&mut is_woken, true) {
+                        return Poll::Ready(());
+                    }
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                })
+                .await;
             }
-            let part = part(number);
-            let found = self.cache.lookup(self.cx, part, Access::Count);
-            let found = self.cache.fetch_unless_known(self.cx, part, found).await;
-            let Lookup::Known(Some(mut slice)) = found else {
-                return None;
-            };
-            // It may wait for those before it, and must not hold a block buffer meanwhile.
-            if slice.pins_block() {
-                slice.detach();
-            }
-            Some(slice)
-        });
-        let at_once = if is_lockstep { 1 } else { SLICE_READS_MAX };
-        let mut read = pin!(stream::iter(reads).buffered(at_once));
-        let mut len = 0;
-        while let Some(slice) = read.next().await {
-            let Some(slice) = slice else {
-                lost();
-                return None;
-            };
-            if slice.tier == Tier::Flash {
-                object.tier = Tier::Flash;
-            }
-            len += slice.value_len;
-            object.parts.push(slice.head);
-        }
-        (len == object.value_len).then_some(object)
+        }));
     }
 
-    /// Removes the slices of a set, those that are there.
-    pub(crate) fn drop_slices(&self, manifest: Manifest, line: impl Fn(&Books) -> &Line) {
+    fn drop_some(&self, manifest: Manifest, numbers: Range<u32>, line: &impl Fn(&Books) -> &Line) {
         let inner = &*self.cache.inner;
-        for number in 0..u16::try_from(manifest.slices).unwrap_or(0) {
+        for number in numbers {
             let part = PartId::slice(self.key, number, manifest.version);
             let hash = inner.hasher.hash(&part);
             let mut shard = inner.lock(hash);
@@ -317,13 +331,11 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 }
 
-/// Slices of one object that are read at once: enough to keep a device busy, and not so many that others wait long behind them.
-const SLICE_READS_MAX: usize = 4;
-/// Slices of an object that are looked for before it is read, so that the event loop does not stand still for one of very many.
-const SLICES_CHECKED_MAX: u16 = 1024;
+/// Slices of an object that are asked about, or removed, in one go, so that the event loop does not stand still for one of very many.
+pub(crate) const SLICES_AT_ONCE: u32 = 1024;
 
-/// The longest head record: header, key and manifest, rounded up as blocks do.
-const HEAD_BYTES_MAX: u32 = 512;
+/// The longest head record: header, key, the owner's bytes and manifest, rounded up as blocks do.
+const HEAD_RECORD_MAX: u32 = 512 + crate::HEAD_BYTES_MAX as u32;
 
 /// The record of an object that is one record.
 pub(crate) fn whole_parts<'a>(key: &'a [u8], value: Payload<'a>, meta: Meta) -> RecordParts<'a> {
@@ -331,117 +343,81 @@ pub(crate) fn whole_parts<'a>(key: &'a [u8], value: Payload<'a>, meta: Meta) -> 
         version: 0,
         expiry: meta.expiry,
         flags: meta.flags,
-        marks: meta.marks,
+        marks: meta.marks & !Meta::REFUSED,
         slice: SliceId::Whole,
         key,
+        head: b"",
         value,
         value_crc: payload_checksum(value),
     }
 }
 
-/// The record of a head.
-pub(crate) fn head_parts<'a>(key: &'a [u8], manifest: Payload<'a>, meta: Meta, mark: u8) -> RecordParts<'a> {
+/// The record of a head, with bytes of the owner's.
+pub(crate) fn head_parts<'a>(
+    key: &'a [u8],
+    owned: &'a [u8],
+    manifest: Payload<'a>,
+    meta: Meta,
+    mark: u8,
+) -> RecordParts<'a> {
     RecordParts {
         slice: SliceId::Head,
         marks: meta.marks & !Meta::REFUSED | mark,
+        head: owned,
         ..whole_parts(key, manifest, meta)
     }
 }
 
-/// Slice numbers have 16 bits, two of whose values are taken.
-const SLICES_MAX: usize = u16::MAX as usize - 2;
-/// What is left at the end of a block is filled with a shorter slice where it is at least this share of the block: less is not worth
-/// another read of each hit.
-const FILLED_SHARE: u64 = 64;
+/// No value has as many slices: one of 64 GiB in blocks of 64 KiB, the smallest that there are.
+const SLICES_MAX: u64 = 1 << 24;
 
-/// A value that is being cut.
-///
-/// All slices but the last are as long as records may be, or fill the block that new objects go to: at the end of each block a quarter
-/// of it could stay empty otherwise (an eighth of all that is written, on average).
-struct Slices<'a> {
-    key: &'a [u8],
-    value: Payload<'a>,
-    version: u64,
-    slice_bytes: usize,
-    /// [`Meta::REFUSED`], or nothing.
-    mark: u8,
-    /// What was cut so far, in bytes and slices.
-    at: usize,
-    number: u16,
+/// A value in pieces of a slice each.
+fn pieces(value: Payload<'_>, slice_bytes: u32) -> impl Iterator<Item = Payload<'_>> {
+    let starts = (0..value.len()).step_by(slice_bytes as usize);
+    starts.map(move |at| value.slice(at, (value.len() - at).min(slice_bytes as usize)))
 }
 
-impl<'a> Slices<'a> {
-    fn new<B: Buffer>(inner: &Inner<B>, key: &'a [u8], value: Payload<'a>) -> Result<Self, RejectReason> {
-        let slice_bytes = inner.slice_bytes(key);
-        if value.len().div_ceil(slice_bytes) > SLICES_MAX {
-            return Err(RejectReason::TooLarge);
-        }
-        Ok(Self {
-            key,
-            value,
-            version: inner.store().next_version(),
-            slice_bytes,
+/// The slices of one set, as far as there are any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slices {
+    /// What a head says of them; as long as the value is not whole, it is of those that there are.
+    pub(crate) manifest: Manifest,
+    /// [`Meta::REFUSED`], or nothing.
+    pub(crate) mark: u8,
+    /// About how long the whole value will be.
+    likely_len: u64,
+}
+
+impl Slices {
+    fn new(version: u64, slice_bytes: usize, likely_len: u64) -> Self {
+        Self {
+            manifest: Manifest {
+                version,
+                value_len: 0,
+                slice_bytes: u32::try_from(slice_bytes).expect("at most 1 MiB"),
+            },
             mark: 0,
-            at: 0,
-            number: 0,
-        })
-    }
-
-    /// What a head says of the slices so far.
-    fn manifest(&self) -> Manifest {
-        Manifest {
-            version: self.version,
-            value_len: self.value.len() as u64,
-            slices: self.number.into(),
+            likely_len,
         }
     }
 
-    /// The next slice, made to fit where it will go.
-    fn next<B: Buffer>(&mut self, inner: &Inner<B>) -> Option<RecordParts<'a>> {
-        let goes_to_flash = inner.is_flash_first() && self.mark == 0;
-        let room = goes_to_flash.then(|| {
-            let rank = inner
-                .store()
-                .order
-                .rank(pumice_flash::Arrival::New, self.value.len() as u64);
-            inner
-                .store()
-                .room_left(rank, SliceId::Part(self.number), self.version, self.key)
-        });
-        self.cut(room.flatten(), inner.store().geometry.block_bytes / FILLED_SHARE)
-    }
-
-    /// The next slice, for a block with room for a record of so many bytes; `None` at the end of the value.
-    fn cut(&mut self, room: Option<u64>, room_min: u64) -> Option<RecordParts<'a>> {
-        let left = self.value.len() - self.at;
-        if left == 0 {
-            return None;
-        }
-        let whole = self.slice_bytes.min(left);
-        let overhead = HEADER_BYTES_MAX + self.key.len();
-        // The slices that a shorter one costs must find numbers, too.
-        let has_numbers = usize::from(self.number) + left.div_ceil(self.slice_bytes) < SLICES_MAX;
-        let fitting = room
-            .filter(|room| has_numbers && *room >= room_min)
-            .and_then(|room| usize::try_from(room).ok()?.checked_sub(overhead))
-            .filter(|fitting| (1..whole).contains(fitting))
-            // What would be left over is worth no read either.
-            .filter(|fitting| (left - fitting) as u64 >= room_min);
-        let part = self.value.slice(self.at, fitting.unwrap_or(whole));
-        let number = self.number;
-        self.at += part.len();
-        self.number += 1;
-        Some(RecordParts {
-            version: self.version,
+    /// The record of the next slice, which counts from now on; all are as long as they may be, but the last.
+    pub(crate) fn next<'a>(&mut self, key: &'a [u8], value: Payload<'a>) -> RecordParts<'a> {
+        let number = self.manifest.slices();
+        self.manifest.value_len += value.len() as u64;
+        let likely_len = self.likely_len.max(self.manifest.value_len);
+        RecordParts {
+            version: self.manifest.version,
             // The head's expiry and flags are the object's, and can be changed alone.
             expiry: 0,
-            flags: u32::try_from((self.value.len() as u64).div_ceil(LENGTH_UNIT)).unwrap_or(u32::MAX),
+            flags: u32::try_from(likely_len.div_ceil(LENGTH_UNIT)).unwrap_or(u32::MAX),
             marks: self.mark,
             slice: SliceId::Part(number),
-            key: self.key,
-            value: part,
-            value_crc: payload_checksum(part),
-        })
+            key,
+            head: b"",
+            value,
+            value_crc: payload_checksum(value),
+        }
     }
 }
 
@@ -472,8 +448,8 @@ mod tests {
         assert!(found.manifest().is_none(), "it stands on flash");
         let head = run(executor, cache.fetch_unless_known(cx, b"key", found));
         let manifest = head.manifest().expect("it is a head");
-        assert!(manifest.slices > 10);
-        let last = PartId::slice(b"key", (manifest.slices - 1) as u16, manifest.version);
+        assert!(manifest.slices() > 10);
+        let last = PartId::slice(b"key", manifest.slices() - 1, manifest.version);
         let hash = cache.inner.hasher.hash(&last);
         let mut shard = cache.inner.lock(hash);
         let version = cache.inner.store().next_version();
@@ -488,82 +464,24 @@ mod tests {
         assert_eq!(cache.books().resident(), (0, 0));
     }
 
-    fn of(value: &[u8], slice_bytes: usize) -> Slices<'_> {
-        Slices {
-            mark: 0,
-            key: b"key",
-            value: Payload::Bytes(value),
-            version: 5,
-            slice_bytes,
-            at: 0,
-            number: 0,
-        }
-    }
-
-    #[test]
-    fn slices_fill_what_room_there_is_and_are_the_value() {
-        let value: Vec<u8> = (0..10_000u32).map(|at| at as u8).collect();
-        let mut slices = of(&value, 4_000);
-        let overhead = (HEADER_BYTES_MAX + 3) as u64;
-        // Room for all of it, for less, for too little, for just the least, for the header alone, and no block.
-        let rooms = [
-            Some(9_000),
-            Some(1_500),
-            Some(99),
-            Some(100),
-            Some(overhead),
-            None,
-        ];
-        let mut rooms = rooms.into_iter();
-        let parts: Vec<_> = std::iter::from_fn(|| slices.cut(rooms.next().flatten(), 100)).collect();
-        let lens: Vec<usize> = parts.iter().map(|parts| parts.value.len()).collect();
-        assert_eq!(
-            lens,
-            [
-                4_000,
-                1_500 - overhead as usize,
-                4_000,
-                100 - overhead as usize,
-                480
-            ]
-        );
-        let numbers = parts.iter().map(|parts| parts.slice);
-        assert!(numbers.eq((0..5).map(SliceId::Part)));
-        let whole: Vec<u8> = parts.iter().flat_map(|parts| bytes(parts)).copied().collect();
-        assert_eq!(whole, value);
-        assert_eq!(slices.manifest().slices, 5);
-    }
-
-    fn bytes<'a>(parts: &RecordParts<'a>) -> &'a [u8] {
-        match parts.value {
-            Payload::Bytes(bytes) => bytes,
-            Payload::Void(_) => panic!("real bytes"),
-        }
-    }
-
-    #[test]
-    fn a_value_never_has_more_slices_than_there_are_numbers() {
-        let value = vec![7; SLICES_MAX * 10 - 5];
-        let mut slices = of(&value, 10);
-        let room = (HEADER_BYTES_MAX + 3 + 1) as u64;
-        while slices.cut(Some(room), 1).is_some() {}
-        assert_eq!(slices.manifest().slices as usize, SLICES_MAX);
-        assert_eq!(slices.at, value.len());
-    }
-
     #[test]
     fn head_and_slices_know_how_long_the_whole_value_is() {
         let value = vec![7; 2_500_000];
-        let mut slices = of(&value, 1_000_000);
-        let parts: Vec<_> = std::iter::from_fn(|| slices.cut(None, 1)).collect();
+        let mut slices = Slices::new(5, 1_000_000, 2_500_000);
+        let cut = pieces(Payload::Bytes(&value), 1_000_000);
+        let parts: Vec<_> = cut.map(|piece| slices.next(b"key", piece)).collect();
         let lens: Vec<usize> = parts.iter().map(|parts| parts.value.len()).collect();
         assert_eq!(lens, [1_000_000, 1_000_000, 500_000]);
+        let lens_told: Vec<usize> = (0..4).map(|number| slices.manifest.len_of(number)).collect();
+        assert_eq!(lens_told, [1_000_000, 1_000_000, 500_000, 0]);
+        let numbers = parts.iter().map(|parts| parts.slice);
+        assert!(numbers.eq((0..3).map(SliceId::Part)));
         for parts in &parts {
             let len = large_value_len(parts);
             assert!((2_500_000..2_500_000 + LENGTH_UNIT).contains(&len), "{len}");
         }
-        let manifest = slices.manifest().encode();
-        let head = head_parts(b"key", Payload::Bytes(&manifest), Meta::default(), 0);
+        let manifest = slices.manifest.encode();
+        let head = head_parts(b"key", b"", Payload::Bytes(&manifest), Meta::default(), 0);
         assert_eq!(large_value_len(&head), 2_500_000);
         let whole = RecordParts {
             slice: SliceId::Whole,
@@ -571,7 +489,25 @@ mod tests {
         };
         assert_eq!(large_value_len(&whole), 0);
         // A damaged head counts by its own length.
-        let damaged = head_parts(b"key", Payload::Bytes(&manifest[1..]), Meta::default(), 0);
+        let damaged = head_parts(b"key", b"", Payload::Bytes(&manifest[1..]), Meta::default(), 0);
         assert_eq!(large_value_len(&damaged), 0);
+    }
+
+    #[test]
+    fn a_manifest_without_a_length_of_slices_or_with_too_many_is_none() {
+        let of = |value_len, slice_bytes| {
+            let manifest = Manifest {
+                version: 1,
+                value_len,
+                slice_bytes,
+            };
+            Manifest::of(Payload::Bytes(&manifest.encode()))
+        };
+        assert_eq!(of(1 << 40, 0), None);
+        assert_eq!(of(u64::MAX, 1 << 20), None);
+        assert_eq!(
+            of(1 << 39, 1 << 16).map(|manifest| manifest.slices()),
+            Some(1 << 23)
+        );
     }
 }

@@ -38,19 +38,21 @@ mod object;
 mod part;
 mod plan;
 mod read;
+mod reader;
 mod shards;
 mod stats;
 #[cfg(test)]
 mod testing;
 mod update;
 mod write;
+mod writer;
 
 pub use books::{Books, BooksFault, BooksSnapshot, LeftBehind};
 pub use cache::{Cx, ObjectCache};
 pub use config::{CacheOptions, FlashWrite, IndexOptions};
 pub use list::{Listed, Listing};
 pub use locate::{FlashCopy, KnownObject, Located};
-pub use object::{Meta, Object, RejectReason, Tier};
+pub use object::{Meta, Object, Pieces, RejectReason, Tier};
 pub use part::HashLimit;
 pub use plan::{Budget, IndexChoice, MemoryPlan};
 pub use pumice_admit::{AdmissionFigures, AdmissionOptions, Rule, WriteBudget};
@@ -59,9 +61,11 @@ pub use pumice_blocks::{DeviceFailure, Durability};
 pub use pumice_flash::{FlashCounts, LayoutError, LayoutName, LayoutOptions, Recovered};
 pub use pumice_index::IndexKind;
 pub use pumice_index::cascade::CascadeOptions;
-pub use read::{Access, Fetch, Lookup, Permits, Reads, Unlimited};
+pub use read::{Access, Fetch, Lookup, Permits, Unlimited};
+pub use reader::{Broken, ObjectReader};
 pub use stats::{DeviceReads, Stats};
 pub use update::{Action, Outcome};
+pub use writer::{Follow, Follower, HEAD_BYTES_MAX, NewObject, ObjectWriter};
 
 /// The longest key, in bytes, as memcached has it.
 pub const KEY_BYTES_MAX: usize = 250;

@@ -37,6 +37,9 @@ pub enum RejectReason {
     /// Neither tier has room at the moment.
     #[error("no room in either tier")]
     NoRoom,
+    /// The value is not as long as its writer was told, or the owner's bytes are too many.
+    #[error("not of the length that was told")]
+    Length,
 }
 
 /// Which tier answered.
@@ -115,19 +118,45 @@ impl<B: Buffer> Object<B> {
         self.header().marks & !Meta::REFUSED
     }
 
+    /// The full key.
+    pub fn key(&self) -> &[u8] {
+        self.head.key()
+    }
+
+    /// What the owner has stored beside the value.
+    pub fn head(&self) -> &[u8] {
+        self.head.head()
+    }
+
     /// Length of the value in bytes.
     pub fn value_len(&self) -> usize {
         self.value_len
     }
 
-    /// The value, in consecutive parts: one, unless the object is stored in slices.
+    /// The value as far as it is there, in consecutive parts: one, unless the object is large.
     pub fn parts(&self) -> impl Iterator<Item = Payload<'_>> {
-        let whole = self.parts.is_empty() && !self.is_sliced();
+        let whole = self.parts.is_empty() && !self.is_large();
         let head = whole.then(|| self.head.value());
         head.into_iter().chain(self.parts.iter().map(Record::value))
     }
 
-    pub(crate) fn is_sliced(&self) -> bool {
+    /// Takes the value as far as it is there, and shares the memory of one that is not large.
+    pub fn take_value(&mut self) -> Pieces<B> {
+        let len = self.parts().map(|part| part.len()).sum();
+        let records = match self.is_large() {
+            true => std::mem::take(&mut self.parts),
+            false => vec![self.head.clone()],
+        };
+        Pieces {
+            records,
+            skip: 0,
+            len,
+        }
+    }
+
+    /// Whether it is stored in slices: of such an object there is all but the value, which a reader reads
+    /// ([`ObjectCache::reader`](crate::ObjectCache::reader)), unless it comes from [`ObjectCache::get`](crate::ObjectCache::get).
+    pub fn is_large(&self) -> bool {
         self.header().slice == pumice_record::SliceId::Head
     }
 
@@ -153,9 +182,9 @@ impl<B: Buffer> Object<B> {
         }
     }
 
-    /// A copy of the value; bytes that only have a length read as zero.
+    /// A copy of the value, as far as it is there; bytes that only have a length read as zero.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.value_len);
+        let mut out = Vec::with_capacity(self.parts().map(|part| part.len()).sum());
         for part in self.parts() {
             match part {
                 Payload::Bytes(bytes) => out.extend_from_slice(bytes),
@@ -163,5 +192,42 @@ impl<B: Buffer> Object<B> {
             }
         }
         out
+    }
+}
+
+/// Bytes of a value, in consecutive parts. They pin the memory that they stand in; drop them soon.
+#[derive(Debug)]
+pub struct Pieces<B> {
+    pub(crate) records: Vec<Record<B>>,
+    /// Bytes of the first that do not count.
+    pub(crate) skip: usize,
+    /// Bytes that count.
+    pub(crate) len: usize,
+}
+
+impl<B: Buffer> Pieces<B> {
+    /// How many bytes there are; an empty value has none.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The bytes.
+    pub fn parts(&self) -> impl Iterator<Item = Payload<'_>> {
+        let (mut skip, mut left) = (self.skip, self.len);
+        self.records.iter().map(move |record| {
+            let value = record.value();
+            let from = std::mem::take(&mut skip);
+            let len = (value.len() - from).min(left);
+            left -= len;
+            value.slice(from, len)
+        })
+    }
+
+    /// Copies what stands in memory that the cache wants back, for holding it longer than a moment.
+    pub fn detach(&mut self) {
+        for record in &mut self.records {
+            *record = record.detached();
+        }
     }
 }

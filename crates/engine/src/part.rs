@@ -36,7 +36,7 @@ impl<'a> PartId<'a> {
     }
 
     /// Slice `number` of the set with version `set`.
-    pub(crate) fn slice(key: &'a [u8], number: u16, set: u64) -> Self {
+    pub(crate) fn slice(key: &'a [u8], number: u32, set: u64) -> Self {
         Self {
             key,
             slice: SliceId::Part(number),

@@ -35,24 +35,15 @@ pub enum Access {
 /// What can be said of a key at once.
 #[derive(Debug)]
 pub enum Lookup<B> {
-    /// The object, or that neither tier has one.
+    /// The object, of a large one all but its value; or that neither tier has one.
     Known(Option<Object<B>>),
     /// This has to be read first: see [`ObjectCache::read`].
-    Read(Fetch<B>),
+    Read(Fetch),
 }
 
-/// A read that is to be made.
+/// A read that is to be made: of one part of an object, which may be on flash.
 #[derive(Debug)]
-pub struct Fetch<B>(pub(crate) Next<B>);
-
-/// What a read is of.
-#[derive(Debug)]
-pub(crate) enum Next<B> {
-    /// One part of an object that may be on flash.
-    Part(At),
-    /// The slices of a large object, of which there is all but the value.
-    Slices(Object<B>, Manifest),
-}
+pub struct Fetch(pub(crate) At);
 
 /// Where a part may be on flash.
 #[derive(Clone, Copy, Debug)]
@@ -82,18 +73,10 @@ impl At {
     }
 }
 
-impl<B> Fetch<B> {
+impl Fetch {
     /// Memory that it takes, in bytes.
     pub fn bytes(&self) -> usize {
-        match &self.0 {
-            Next::Part(at) => at.bytes() as usize + 2 * SECTOR_BYTES,
-            Next::Slices(head, _) => head.value_len,
-        }
-    }
-
-    /// Whether it is of all slices of a large object, and not of one record.
-    pub fn is_large(&self) -> bool {
-        matches!(self.0, Next::Slices(..))
+        self.0.bytes() as usize + 2 * SECTOR_BYTES
     }
 }
 
@@ -101,24 +84,23 @@ impl<B: Buffer> Lookup<B> {
     /// What a record is that was found.
     fn of(record: Record<B>, tier: Tier, place: Place) -> Self {
         let mut object = Object::whole(record, tier, place);
-        if !object.is_sliced() {
+        if !object.is_large() {
             return Lookup::Known(Some(object));
         }
-        let large = Manifest::decode(&object.head)
-            .and_then(|manifest| Some((manifest, usize::try_from(manifest.value_len).ok()?)));
-        let Some((manifest, value_len)) = large else {
+        let value_len = Manifest::decode(&object.head).map(|manifest| usize::try_from(manifest.value_len));
+        let Some(Ok(value_len)) = value_len else {
             return Lookup::Known(None);
         };
         object.value_len = value_len;
         // Reading the slices takes a while, and so may waiting for the memory to do that: nothing of DRAM is pinned meanwhile.
         object.detach();
-        Lookup::Read(Fetch(Next::Slices(object, manifest)))
+        Lookup::Known(Some(object))
     }
 
     /// What a large object is made of; `None` where none was found, or it is not known yet.
     pub(crate) fn manifest(&self) -> Option<Manifest> {
         match self {
-            Lookup::Read(Fetch(Next::Slices(_, manifest))) => Some(*manifest),
+            Lookup::Known(Some(object)) => Manifest::decode(&object.head),
             _ => None,
         }
     }
@@ -164,31 +146,6 @@ pub(crate) enum Place {
     Flash(Location, u64),
 }
 
-/// What a conditional change reads before it decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reads {
-    /// Whether `decide` looks at the value; a large object is otherwise shown without its slices.
-    pub value: bool,
-    /// The most bytes that may be read at once, so that memory stays bounded.
-    pub bytes_max: u64,
-}
-
-impl Reads {
-    /// Everything, whatever it takes.
-    pub const ALL: Self = Self {
-        value: true,
-        bytes_max: u64::MAX,
-    };
-
-    pub(crate) fn check(self, bytes: u64) -> Result<(), u64> {
-        if bytes > self.bytes_max {
-            Err(bytes)
-        } else {
-            Ok(())
-        }
-    }
-}
-
 impl<D: Device + Clone> ObjectCache<D> {
     /// Looks a key up without I/O. Nothing has the empty key.
     pub fn lookup<'a>(&self, cx: &Cx<D>, key: impl Into<PartId<'a>>, access: Access) -> Lookup<D::Buf> {
@@ -202,7 +159,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         found
     }
 
-    /// Makes all reads that lead to an object, each under a permit; with the last, for as long as the object is kept.
+    /// Makes all reads that lead to an object, each under a permit; with the last, for as long as the object is kept. Of a large object this is all
+    /// but the value.
     ///
     /// # Errors
     /// What `permits` say.
@@ -210,7 +168,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         &self,
         cx: &Cx<D>,
         key: &[u8],
-        fetch: Fetch<D::Buf>,
+        fetch: Fetch,
         access: Access,
         permits: &mut P,
     ) -> Result<(Option<Object<D::Buf>>, Option<P::Permit>), P::Refusal> {
@@ -221,62 +179,60 @@ impl<D: Device + Clone> ObjectCache<D> {
                 Lookup::Read(fetch) => {
                     drop(permit.take());
                     permit = Some(permits.take(fetch.bytes()).await?);
-                    found = match fetch.0 {
-                        Next::Part(_) => self.fetch(cx, key, fetch, access).await,
-                        // In memory of its own: most reads do without.
-                        Next::Slices(head, manifest) => {
-                            Lookup::Known(Box::pin(self.large(cx, key).gather(head, manifest)).await)
-                        }
-                    };
+                    found = self.fetch(cx, key, fetch, access).await;
                 }
             }
         }
     }
 
-    /// Gets an object from whichever tier has it, whatever memory that takes.
+    /// Gets an object from whichever tier has it, with all of its value, whatever memory that takes.
     pub async fn get(&self, cx: &Cx<D>, key: &[u8]) -> Option<Object<D::Buf>> {
-        match self.lookup(cx, key, Access::Count) {
+        let found = self.lookup(cx, key, Access::Count);
+        match self.fetch_unless_known(cx, key, found).await {
+            // In memory of its own: most reads do without.
+            Lookup::Known(Some(object)) if object.is_large() => Box::pin(self.gather(cx, key, object)).await,
             Lookup::Known(object) => object,
-            Lookup::Read(fetch) => {
-                let mut unlimited = Unlimited;
-                let read = self.read(cx, key, fetch, Access::Count, &mut unlimited);
-                let Ok((object, _)) = read.await;
-                object
-            }
+            Lookup::Read(_) => None,
         }
     }
 
-    /// Gets an object and where it was seen, for a conditional change.
+    /// Gets an object, of a large one all but its value, whatever memory that takes: at most a record of 1 MiB.
+    pub async fn get_head(&self, cx: &Cx<D>, key: &[u8]) -> Option<Object<D::Buf>> {
+        let Ok((object, _)) = self.observe(cx, key, usize::MAX).await else {
+            unreachable!("whatever it takes")
+        };
+        object
+    }
+
+    /// Gets an object, of a large one all but its value, and where it was seen, for a conditional change.
     ///
     /// # Errors
-    /// The bytes that reading it takes, where those are more than allowed.
+    /// The bytes that reading it takes, or its value, where those are more than allowed.
     pub(crate) async fn observe(
         &self,
         cx: &Cx<D>,
         key: &[u8],
-        reads: Reads,
-    ) -> Result<(Option<Object<D::Buf>>, Place), u64> {
+        bytes_max: usize,
+    ) -> Result<(Option<Object<D::Buf>>, Place), usize> {
         self.flush_if_due(cx);
         // What flash has under these hash bits before looking: if the key turns out to be absent, this was a stranger's.
         let hash = self.inner.hasher.hash(&PartId::object(key));
         let known = self.inner.lock(hash).flash.find(hash);
         let (before, was_unknown) = (self.inner.place_of(known), known == Known::Unknown);
-        let mut found = self.lookup(cx, key, Access::Count);
-        if let Lookup::Read(Fetch(Next::Part(at))) = &found {
-            reads.check(at.bytes().into())?;
+        let found = self.lookup(cx, key, Access::Count);
+        if let Lookup::Read(Fetch(at)) = &found
+            && at.bytes() as usize > bytes_max
+        {
+            return Err(at.bytes() as usize);
         }
-        found = self.fetch_unless_known(cx, key, found).await;
-        let object = match found {
-            Lookup::Known(object) => object,
-            Lookup::Read(Fetch(Next::Part(_))) => None,
-            Lookup::Read(Fetch(Next::Slices(head, _))) if !reads.value => Some(head),
-            Lookup::Read(Fetch(Next::Slices(head, manifest))) => {
-                reads.check(manifest.value_len)?;
-                self.large(cx, key).gather(head, manifest).await
-            }
+        let Lookup::Known(object) = self.fetch_unless_known(cx, key, found).await else {
+            unreachable!("it has been read")
         };
-        if let Some(object) = object.as_ref().filter(|_| reads.value) {
-            reads.check(object.value_len() as u64)?;
+        if let Some(object) = &object
+            && !object.is_large()
+            && object.value_len > bytes_max
+        {
+            return Err(object.value_len);
         }
         let place = match &object {
             Some(object) => object.place,
@@ -300,17 +256,15 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// Reads the record that a lookup found may be on flash, with one device read unless its block was reclaimed meanwhile: first the
     /// pages that have its mapping, where DRAM does not know it. Where the mapping changes meanwhile the key is looked up again, a few
-    /// times; then it is a miss. The caller has memory for it ([`Fetch::bytes`]). Slices are left to [`ObjectCache::read`].
+    /// times; then it is a miss. The caller has memory for it ([`Fetch::bytes`]).
     pub async fn fetch<'a>(
         &self,
         cx: &Cx<D>,
         key: impl Into<PartId<'a>>,
-        fetch: Fetch<D::Buf>,
+        fetch: Fetch,
         access: Access,
     ) -> Lookup<D::Buf> {
-        let Fetch(Next::Part(mut at)) = fetch else {
-            return Lookup::Read(fetch);
-        };
+        let Fetch(mut at) = fetch;
         let part = &key.into();
         let inner = &*self.inner;
         // Reads that had to wait for the one before.
@@ -322,7 +276,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 At::Record(place) => place,
                 At::Mapping(plan) => {
                     match self.read_mapping(cx, part, &plan).await {
-                        Lookup::Read(Fetch(Next::Part(next))) => at = next,
+                        Lookup::Read(Fetch(next)) => at = next,
                         found => break found,
                     }
                     if let At::Mapping(_) = at {
@@ -373,7 +327,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 break Lookup::Known(None);
             }
             match inner.find(cx, part, Access::Peek, None) {
-                Lookup::Read(Fetch(Next::Part(again))) => at = again,
+                Lookup::Read(Fetch(again)) => at = again,
                 found => break found,
             }
         };
@@ -486,7 +440,7 @@ impl<B: Buffer> Inner<B> {
                 }),
             },
         };
-        Lookup::Read(Fetch(Next::Part(at)))
+        Lookup::Read(Fetch(at))
     }
 
     /// Whether it is certain, without I/O, that a part is in neither tier. Leaves no trace.

@@ -36,6 +36,7 @@ pub(crate) fn small(key: &[u8], version: u64) -> RecordParts<'_> {
         marks: 0,
         slice: SliceId::Whole,
         key,
+        head: b"",
         value,
         value_crc: payload_checksum(value),
     }

@@ -2,10 +2,10 @@
 
 use crate::books::{Books, Line};
 use crate::cache::{Cx, ObjectCache, Shard};
-use crate::large::{Manifest, head_parts, whole_parts};
+use crate::large::{Manifest, Slices, head_parts, whole_parts};
 use crate::object::{Meta, Object, RejectReason};
 use crate::part::PartId;
-use crate::read::{Place, Reads};
+use crate::read::{Permits, Place, Unlimited};
 use pumice_device::Device;
 use pumice_index::{KeyHash, Known};
 use pumice_memory::Payload;
@@ -46,25 +46,23 @@ pub enum Outcome {
     Rejected(RejectReason),
     /// Nothing changed: 64 times another change came in between. Try again.
     Busy,
-    /// Nothing changed: the object takes this many bytes to read, more than [`Reads`] allows.
-    NeedsMemory {
-        /// Bytes of the value, or of the record on flash.
-        bytes: u64,
-    },
 }
 
 /// Rounds before a conditional change gives way to others: each lost round means that another writer won.
-const ROUNDS_MAX: usize = 64;
+pub(crate) const ROUNDS_MAX: usize = 64;
 
 /// How often a conditional change waits for flash to finish something, at most: each time that others have taken the room again, they
 /// have stored something.
 const WAITS_MAX: usize = 1024;
 
+/// What a conditional change may read, and values have, under its first permit.
+const SMALL_BYTES: usize = 16 << 10;
+
 /// The record differs from the one in its place by its meta alone: it is no new object for who says what goes to flash.
 const KEEPS_VALUE: bool = true;
 
 /// What came of one try to store a record in the place of what was seen.
-enum Tried {
+pub(crate) enum Tried {
     /// What stood there is gone, even if the outcome is [`Outcome::Rejected`].
     Done(Outcome),
     /// The key is not as it was seen: nothing was done.
@@ -75,7 +73,7 @@ enum Tried {
 
 impl Tried {
     /// The outcome; `None` where the key is to be looked at again.
-    fn outcome(self) -> Option<Outcome> {
+    pub(crate) fn outcome(self) -> Option<Outcome> {
         match self {
             Tried::Done(outcome) => Some(outcome),
             Tried::Changed => None,
@@ -87,25 +85,66 @@ impl Tried {
 impl<D: Device + Clone> ObjectCache<D> {
     /// Reads the live object under `key` (full key verified), lets `decide` choose, and applies that as one step: if another
     /// client changed the object meanwhile, it is read again and `decide` asked again. After 64 lost rounds nothing is
-    /// changed and the outcome is [`Outcome::Busy`]. Where neither tier has room it waits for what flash is writing.
-    pub async fn update<F>(&self, cx: &Cx<D>, key: &[u8], reads: Reads, mut decide: F) -> Outcome
+    /// changed and the outcome is [`Outcome::Busy`]. Where neither tier has room it waits for what flash is writing. Of a large object
+    /// `decide` sees all but the value.
+    pub async fn update<F>(&self, cx: &Cx<D>, key: &[u8], decide: F) -> Outcome
+    where
+        F: FnMut(Option<&Object<D::Buf>>) -> Action,
+    {
+        let Ok((outcome, ())) = self.update_within(cx, key, &mut Unlimited, decide).await;
+        outcome
+    }
+
+    /// As [`ObjectCache::update`], what is read under a permit, which is returned: for as long as the object that `decide` saw is kept.
+    ///
+    /// # Errors
+    /// What `permits` say.
+    pub async fn update_within<P: Permits, F>(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        permits: &mut P,
+        mut decide: F,
+    ) -> Result<(Outcome, P::Permit), P::Refusal>
+    where
+        F: FnMut(Option<&Object<D::Buf>>) -> Action,
+    {
+        let mut bytes = SMALL_BYTES;
+        loop {
+            let permit = permits.take(bytes).await?;
+            match self.update_reading(cx, key, bytes, &mut decide).await {
+                Ok(outcome) => return Ok((outcome, permit)),
+                // Whoever waits for one permit holds no other.
+                Err(needed) => bytes = needed,
+            }
+        }
+    }
+
+    /// The same, where no more than so many bytes may be read.
+    ///
+    /// # Errors
+    /// What the object takes that is there now.
+    async fn update_reading<F>(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        bytes_max: usize,
+        mut decide: F,
+    ) -> Result<Outcome, usize>
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Action,
     {
         if key.is_empty() || key.len() > crate::KEY_BYTES_MAX {
-            return Outcome::Rejected(RejectReason::KeyLength);
+            return Ok(Outcome::Rejected(RejectReason::KeyLength));
         }
         let mut is_detached = false;
         for _ in 0..ROUNDS_MAX {
-            let (mut object, place) = match self.observe(cx, key, reads).await {
-                Ok(observed) => observed,
-                Err(bytes) => return Outcome::NeedsMemory { bytes },
-            };
+            let (mut object, place) = self.observe(cx, key, bytes_max).await?;
             if let Some(object) = object.as_mut().filter(|_| is_detached) {
                 object.detach();
             }
             let outcome = match (decide(object.as_ref()), object) {
-                (Action::Keep, _) | (Action::SetMeta(_), None) => return Outcome::Kept,
+                (Action::Keep, _) | (Action::SetMeta(_), None) => return Ok(Outcome::Kept),
                 (Action::Delete, None) => self.void_if(cx, key, place),
                 (Action::Store { value, meta }, old) => {
                     // Of the object nothing else is needed, and it would pin memory while this waits.
@@ -133,19 +172,15 @@ impl<D: Device + Clone> ObjectCache<D> {
                 (Action::Delete, Some(object)) => self.delete_if(cx, key, place, &object),
             };
             if let Some(outcome) = outcome {
-                return outcome;
+                return Ok(outcome);
             }
         }
-        Outcome::Busy
+        Ok(Outcome::Busy)
     }
 
     /// Deletes the object under `key`; whether there was one.
     pub async fn delete(&self, cx: &Cx<D>, key: &[u8]) -> bool {
-        let reads = Reads {
-            value: false,
-            ..Reads::ALL
-        };
-        self.update(cx, key, reads, |_| Action::Delete).await == Outcome::Deleted
+        self.update(cx, key, |_| Action::Delete).await == Outcome::Deleted
     }
 
     async fn store_if(
@@ -181,17 +216,32 @@ impl<D: Device + Clone> ObjectCache<D> {
         value: Payload<'_>,
         meta: Meta,
     ) -> Tried {
-        let (manifest, mark) = match self.large(cx, key).write_slices(value, meta.expiry).await {
+        let slices = match self.large(cx, key).write_slices(value, meta.expiry).await {
             Ok(written) => written,
             Err(reason) => return Tried::Refused(reason),
         };
-        let encoded = manifest.encode();
-        let head = head_parts(key, Payload::Bytes(&encoded), meta, mark);
-        let tried = self.publish_when_room(cx, place, head, false).await;
+        let tried = self.publish_head_if(cx, key, place, &slices, (b"", meta)).await;
         if !matches!(tried, Tried::Done(Outcome::Stored { .. })) {
-            self.large(cx, key).drop_slices(manifest, |books| &books.rejected);
+            self.large(cx, key)
+                .drop_slices(slices.manifest, |books| &books.rejected);
         }
         tried
+    }
+
+    /// Stores the head of a large object, with an owner's bytes, if the key still is as it was seen.
+    pub(crate) async fn publish_head_if(
+        &self,
+        cx: &Cx<D>,
+        key: &[u8],
+        place: Place,
+        slices: &Slices,
+        (owned, meta): (&[u8], Meta),
+    ) -> Tried {
+        let large = self.large(cx, key);
+        large.wait_for_head_room(slices).await;
+        let encoded = slices.manifest.encode();
+        let head = head_parts(key, owned, Payload::Bytes(&encoded), meta, slices.mark);
+        self.publish_when_room(cx, place, head, false).await
     }
 
     /// Removes what stands under a key, if that still is what was seen: not what another client has stored meanwhile.
@@ -222,7 +272,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Stores a record if the key still is as it was seen. Where neither tier has room it waits for what is under way on flash: while all
     /// buffers are being written, and readers pin the segments in DRAM or others fill them, that is over soon. The caller pins no memory
     /// of either tier.
-    async fn publish_when_room(
+    pub(crate) async fn publish_when_room(
         &self,
         cx: &Cx<D>,
         place: Place,

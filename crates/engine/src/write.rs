@@ -125,9 +125,15 @@ impl<B: Buffer> Inner<B> {
     }
 
     /// The longest value that is one record, for a key of this length.
-    pub(crate) fn slice_bytes(&self, key: &[u8]) -> usize {
+    pub(crate) fn whole_bytes(&self, key: &[u8]) -> usize {
         let record_max = usize::try_from(self.store().record_max()).expect("at most 1 MiB");
         record_max - pumice_record::HEADER_BYTES_MAX - key.len()
+    }
+
+    /// Bytes of a slice of a longer value.
+    pub(crate) fn slice_bytes(&self, key: &[u8]) -> usize {
+        let slice_max = usize::try_from(self.store().slice_max()).expect("at most 1 MiB");
+        slice_max - pumice_record::HEADER_BYTES_MAX - key.len()
     }
 
     /// Whether records go to flash as they are set.
@@ -136,7 +142,7 @@ impl<B: Buffer> Inner<B> {
     }
 
     pub(crate) fn is_large(&self, key: &[u8], value_len: usize) -> bool {
-        value_len > self.slice_bytes(key)
+        value_len > self.whole_bytes(key)
     }
 
     /// Removes the copies of a part from both tiers and logs what flash held. Returns the bytes of each entry that is
@@ -247,12 +253,12 @@ impl<B: Buffer> Inner<B> {
         };
         let goes_now = self.is_flash_first() || keeps_value && known.is_on_flash && self.gate.is_some();
         let mut is_admitted = match parts.slice {
-            _ if keeps_value => parts.marks & Meta::REFUSED == 0 && self.may_write_anew(cx),
+            _ if parts.marks & Meta::REFUSED != 0 => false,
+            _ if keeps_value => self.may_write_anew(cx),
             SliceId::Whole if self.is_flash_first() => {
                 self.admits(cx, hash, &parts, || known.with_hits(shard, hash, former))
             }
-            SliceId::Whole => true,
-            _ => parts.marks & Meta::REFUSED == 0,
+            _ => true,
         };
         let parts = marked(parts, !is_admitted);
         if !is_admitted {
@@ -364,7 +370,7 @@ impl<B: Buffer> Inner<B> {
 mod tests {
     use super::*;
     use crate::testing::{CASCADE, Rig, VALUE, run, small};
-    use crate::{CacheOptions, HashLimit, LayoutName, LayoutOptions, Reads};
+    use crate::{CacheOptions, HashLimit, LayoutName, LayoutOptions};
     use pumice_device::MemMedium;
     use pumice_flash::{Gone, Mappings};
     use pumice_index::Known;
@@ -388,6 +394,9 @@ mod tests {
         for n in 0..60 {
             for m in 0..40 {
                 rig.set(&small(n * 40 + m), VALUE, 0);
+                if m % 10 == 0 {
+                    rig.settle();
+                }
             }
             let key = large(n);
             let inner = &rig.cache.inner;
@@ -519,7 +528,7 @@ mod tests {
         let inner = &rig.cache.inner;
         let absent = |key: &[u8]| {
             let (object, place) =
-                run(&rig.executor, rig.cache.observe(&rig.cx, key, Reads::ALL)).expect("no bound");
+                run(&rig.executor, rig.cache.observe(&rig.cx, key, usize::MAX)).expect("no bound");
             assert!(object.is_none());
             place
         };

@@ -7,7 +7,7 @@ use pumice_index::IndexKind;
 use pumice_record::codec::Fields;
 
 /// A store of objects, and the version of its formats.
-pub const STORE: StoreId = StoreId { kind: 1, format: 3 };
+pub const STORE: StoreId = StoreId { kind: 1, format: 4 };
 
 /// The settings that blocks and mappings were written with.
 ///

@@ -14,12 +14,12 @@
 //! |     15 |    4 | `expiry`    | bit 0 of `has`: Unix seconds                                         |
 //! |        |    4 | `flags`     | bit 1: the client's; of a slice, KiB of the whole value, rounded up  |
 //! |        |    2 | `value_len` | bit 2: the upper half                                                |
-//! |        |    2 | `slice`     | bit 3: 65535 head, else slice number + 1                             |
+//! |        |    4 | `slice`     | bit 3: 2^32 - 1 head, else slice number + 1                          |
 //! |        |    2 | `version`   | bit 4: 4 more bits of the counter, 12 of the epoch                   |
+//! |        |    2 | `head_len`  | bit 5: bytes of the owner's between key and value                    |
 //!
 //! A field of these that is there is not 0. Marks are always there: the copies of an object on flash and in DRAM, which may differ in them, are
-//! of one length. Bit 5 is kept for a field of 2 bytes, the length of the owner's bytes between key and value: no record has it yet, and
-//! readers that do not know it take such a record for damaged. Bits 6 and 7 are 0.
+//! of one length. Bits 6 and 7 of `has` are 0.
 
 use crate::codec::{Fields, checksum};
 use crate::record::SliceId;
@@ -31,20 +31,22 @@ const FIXED_BYTES: usize = 15;
 /// Length of the shortest header on flash, in bytes.
 pub const HEADER_BYTES: usize = CRC_BYTES + FIXED_BYTES;
 /// Length of the longest header, on flash or in DRAM, in bytes.
-pub const HEADER_BYTES_MAX: usize = BACKING_BYTES + FIXED_BYTES + 14;
+pub const HEADER_BYTES_MAX: usize = BACKING_BYTES + FIXED_BYTES + 18;
 
 const HAS_EXPIRY: u8 = 1;
 const HAS_FLAGS: u8 = 2;
 const IS_LONG: u8 = 4;
 const HAS_SLICE: u8 = 8;
 const IS_WIDE: u8 = 16;
+const HAS_HEAD: u8 = 32;
 /// The fields that there may be, in their order, and their lengths.
-const OPTIONAL: [(u8, usize); 5] = [
+const OPTIONAL: [(u8, usize); 6] = [
     (HAS_EXPIRY, 4),
     (HAS_FLAGS, 4),
     (IS_LONG, 2),
-    (HAS_SLICE, 2),
+    (HAS_SLICE, 4),
     (IS_WIDE, 2),
+    (HAS_HEAD, 2),
 ];
 
 /// Bits of a version below the epoch of its start: a counter.
@@ -88,6 +90,8 @@ pub struct RecordHeader {
     pub value_len: u32,
     /// Bytes of the key.
     pub key_len: u8,
+    /// Bytes of the owner's between key and value.
+    pub head_len: u16,
     /// What else is said of the object.
     pub marks: u8,
     /// Which part of the object.
@@ -138,6 +142,7 @@ impl RecordHeader {
             (IS_LONG, self.value_len > u32::from(u16::MAX)),
             (HAS_SLICE, self.slice != SliceId::Whole),
             (IS_WIDE, split(self.version).1 != 0),
+            (HAS_HEAD, self.head_len != 0),
         ];
         there
             .iter()
@@ -152,7 +157,12 @@ impl RecordHeader {
 
     /// Length of the whole record on flash without padding.
     pub fn encoded_len(&self) -> usize {
-        self.header_len() + usize::from(self.key_len) + self.value_len as usize
+        self.header_len() + self.named_len() + self.value_len as usize
+    }
+
+    /// Length of what stands between header and value: the key, and the owner's bytes.
+    pub fn named_len(&self) -> usize {
+        usize::from(self.key_len) + usize::from(self.head_len)
     }
 
     fn encode_after(&self, before: &[u8]) -> HeaderBytes {
@@ -182,13 +192,15 @@ impl RecordHeader {
         put_if(IS_LONG, &((self.value_len >> 16) as u16).to_le_bytes());
         put_if(HAS_SLICE, &self.slice.encode().to_le_bytes());
         put_if(IS_WIDE, &upper.to_le_bytes());
+        put_if(HAS_HEAD, &self.head_len.to_le_bytes());
         out
     }
 
-    /// Header bytes as flash has them. The sequence of the block enters the checksum: leftovers of a former generation stay dead.
-    pub fn encode(&self, cache_id: u64, key: &[u8]) -> HeaderBytes {
+    /// Header bytes as flash has them, for this key and these bytes of the owner's. The sequence of the block enters the checksum:
+    /// leftovers of a former generation stay dead.
+    pub fn encode(&self, cache_id: u64, key: &[u8], head: &[u8]) -> HeaderBytes {
         let mut out = self.encode_after(&[0; CRC_BYTES]);
-        let crc = head_checksum(cache_id, self.sequence, &out, key);
+        let crc = head_checksum(cache_id, self.sequence, &out, &[key, head]);
         out.bytes[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
         out
     }
@@ -214,6 +226,7 @@ impl RecordHeader {
         let has = fields.u8()?;
         let mut header = Self {
             key_len: fields.u8()?,
+            head_len: 0,
             value_len: u32::from(fields.u16()?),
             value_crc: fields.u32()?,
             version: 0,
@@ -238,10 +251,13 @@ impl RecordHeader {
                 header.value_len |= u32::from(fields.u16()?) << 16;
             }
             if has & HAS_SLICE != 0 {
-                header.slice = SliceId::decode(fields.u16()?);
+                header.slice = SliceId::decode(fields.u32()?);
             }
             if has & IS_WIDE != 0 {
                 upper = fields.u16()?;
+            }
+            if has & HAS_HEAD != 0 {
+                header.head_len = fields.u16()?;
             }
         }
         header.version = join(lower, upper);
@@ -255,9 +271,12 @@ impl RecordHeader {
     }
 }
 
-/// The checksum of a header on flash, whose first bytes are left out, and of the key.
-pub(crate) fn head_checksum(cache_id: u64, sequence: u64, header: &[u8], key: &[u8]) -> u32 {
-    checksum(cache_id, &[&sequence.to_le_bytes(), &header[CRC_BYTES..], key])
+/// The checksum of a header on flash, whose first bytes are left out, and of what stands between it and the value, in two pieces.
+pub(crate) fn head_checksum(cache_id: u64, sequence: u64, header: &[u8], [key, head]: &[&[u8]; 2]) -> u32 {
+    checksum(
+        cache_id,
+        &[&sequence.to_le_bytes(), &header[CRC_BYTES..], key, head],
+    )
 }
 
 #[cfg(test)]
@@ -273,6 +292,7 @@ mod tests {
             flags: 0,
             value_len: 300,
             key_len: 3,
+            head_len: 0,
             marks: 0,
             slice: SliceId::Whole,
         }
@@ -280,7 +300,7 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded_and_as_long_as_was_said() {
-        for has in 0..32u8 {
+        for has in 0..64u8 {
             let set = |bit: u8, to: u64| if has & bit == 0 { 0 } else { to };
             let header = RecordHeader {
                 version: 0x000F_F012_3456_789A | set(IS_WIDE, 0x0123 << 48),
@@ -289,10 +309,11 @@ mod tests {
                 // Of 65,536 nothing is in the lower half.
                 value_len: if has & IS_LONG == 0 { 300 } else { 65_536 },
                 marks: has % 3,
-                slice: SliceId::decode(set(HAS_SLICE, 5) as u16),
+                slice: SliceId::decode(set(HAS_SLICE, 70_000) as u32),
+                head_len: set(HAS_HEAD, 300) as u16,
                 ..header()
             };
-            let bytes = header.encode(7, b"key");
+            let bytes = header.encode(7, b"key", b"");
             assert_eq!(bytes[CRC_BYTES], has);
             assert_eq!(
                 (bytes.len(), Some(bytes.len())),
@@ -321,7 +342,7 @@ mod tests {
                     version: epoch << EPOCH_SHIFT | counter,
                     ..header()
                 };
-                let bytes = header.encode(7, b"key");
+                let bytes = header.encode(7, b"key", b"");
                 let is_short = epoch < 256 && counter < 1 << COUNTER_BITS;
                 assert_eq!(bytes.len(), if is_short { 19 } else { 21 });
                 assert_eq!(RecordHeader::decode_unchecked(&bytes, 0), Some(header));
@@ -331,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_header_with_a_field_of_zero_or_an_unknown_one_is_none() {
-        let mut bytes = header().encode(7, b"key").to_vec();
+        let mut bytes = header().encode(7, b"key", b"").to_vec();
         bytes.extend([0; 16]);
         for has in 1..=u8::MAX {
             bytes[CRC_BYTES] = has;

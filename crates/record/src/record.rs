@@ -1,4 +1,4 @@
-//! An object as it stands on flash: header, key, value, padding; and read from there, or from the DRAM tier, where its header is shorter.
+//! An object as it stands on flash: header, key, the owner's bytes, value, padding; and read from there, or from the DRAM tier, where its header is shorter.
 
 use crate::codec::value_checksum;
 use crate::header::{
@@ -18,24 +18,24 @@ pub enum SliceId {
     /// The head of an object that is stored in slices; its value describes them.
     Head,
     /// Slice number 0, 1, …
-    Part(u16),
+    Part(u32),
 }
 
 impl SliceId {
     /// As it stands in a header.
-    pub fn encode(self) -> u16 {
+    pub fn encode(self) -> u32 {
         match self {
             SliceId::Whole => 0,
-            SliceId::Head => u16::MAX,
+            SliceId::Head => u32::MAX,
             SliceId::Part(number) => number + 1,
         }
     }
 
     /// Reads what [`SliceId::encode`] wrote; every code means something.
-    pub fn decode(code: u16) -> Self {
+    pub fn decode(code: u32) -> Self {
         match code {
             0 => SliceId::Whole,
-            u16::MAX => SliceId::Head,
+            u32::MAX => SliceId::Head,
             number => SliceId::Part(number - 1),
         }
     }
@@ -56,6 +56,8 @@ pub struct RecordParts<'a> {
     pub slice: SliceId,
     /// The full key.
     pub key: &'a [u8],
+    /// Bytes of the owner's that go with a whole object or a head.
+    pub head: &'a [u8],
     /// The value, or the slice of it.
     pub value: Payload<'a>,
     /// CRC-32C of the value, 0 where it has no bytes.
@@ -81,8 +83,8 @@ impl<'a> RecordParts<'a> {
         let header = self.header(0).encode_dram(backing);
         // SAFETY: the range is the caller's.
         unsafe {
-            put_head(buffer, at, &header, self.key);
-            buffer.put(at + header.len() + self.key.len(), self.value);
+            put_head(buffer, at, &header, [self.key, self.head]);
+            buffer.put(at + header.len() + self.key.len() + self.head.len(), self.value);
         }
     }
 
@@ -96,6 +98,7 @@ impl<'a> RecordParts<'a> {
             flags: self.flags,
             value_len: u32::try_from(self.value.len()).expect("values are at most a slice long"),
             key_len: u8::try_from(self.key.len()).expect("keys are short"),
+            head_len: u16::try_from(self.head.len()).expect("an owner has few bytes"),
             marks: self.marks,
             slice: self.slice,
         }
@@ -110,7 +113,8 @@ pub fn payload_checksum(value: Payload<'_>) -> u32 {
     }
 }
 
-/// Header and key of the record at `at`, where their checksum is right; the value is not read, and need not be there.
+/// Header and key of the record at `at`, where their checksum is right, which covers the owner's bytes too; the value is not read, and
+/// need not be there.
 pub fn read_head<B: Buffer>(
     buffer: &B,
     at: usize,
@@ -120,26 +124,28 @@ pub fn read_head<B: Buffer>(
     let len = len_of(buffer.bytes(at, START_BYTES)?)?;
     let bytes = buffer.bytes(at, len)?;
     let header = RecordHeader::decode_unchecked(bytes, sequence)?;
-    let key = buffer.bytes(at + len, usize::from(header.key_len))?;
+    let named = buffer.bytes(at + len, header.named_len())?;
+    let (key, head) = named.split_at(usize::from(header.key_len));
     let crc = u32::from_le_bytes(*bytes.first_chunk()?);
-    (crc == head_checksum(cache_id, sequence, bytes, key)).then_some((header, key))
+    (crc == head_checksum(cache_id, sequence, bytes, &[key, head])).then_some((header, key))
 }
 
-/// Writes header and key in one piece, as buffers that keep only pieces want it.
+/// Writes header, key and the owner's bytes in one piece, as buffers that keep only pieces want it.
 ///
 /// # Safety
-/// The bytes from `at` on, as many as the two have, are the caller's alone, and nothing reads them yet ([`Buffer::put`]).
-pub unsafe fn put_head<B: Buffer>(buffer: &B, at: usize, header: &[u8], key: &[u8]) {
+/// The bytes from `at` on, as many as all have, are the caller's alone, and nothing reads them yet ([`Buffer::put`]).
+pub unsafe fn put_head<B: Buffer>(buffer: &B, at: usize, header: &[u8], [key, owned]: [&[u8]; 2]) {
     const INLINE: usize = 320;
-    let len = header.len() + key.len();
+    let len = header.len() + key.len() + owned.len();
     let mut inline = [0; INLINE];
     let heap;
     let head: &[u8] = if len <= INLINE {
         inline[..header.len()].copy_from_slice(header);
-        inline[header.len()..len].copy_from_slice(key);
+        inline[header.len()..header.len() + key.len()].copy_from_slice(key);
+        inline[header.len() + key.len()..len].copy_from_slice(owned);
         &inline[..len]
     } else {
-        heap = [header, key].concat();
+        heap = [header, key, owned].concat();
         &heap
     };
     // SAFETY: the range is the caller's.
@@ -183,12 +189,12 @@ impl<B: Buffer> Record<B> {
         sequence: u64,
         verify: bool,
     ) -> Option<Self> {
-        let (header, key) = read_head(&*buffer, at, cache_id, sequence)?;
+        let (header, _) = read_head(&*buffer, at, cache_id, sequence)?;
         if header.encoded_len() > len {
             return None;
         }
         let key_at = at + header.header_len();
-        let value = buffer.payload(key_at + key.len(), header.value_len as usize)?;
+        let value = buffer.payload(key_at + header.named_len(), header.value_len as usize)?;
         if verify && payload_checksum(value) != header.value_crc {
             return None;
         }
@@ -213,17 +219,18 @@ impl<B: Buffer> Record<B> {
 
     /// A copy in memory of its own, so that the record no longer pins what it stood in. Like an item of DRAM it has no sequence.
     pub fn detached(&self) -> Self {
-        let parts = self.parts();
+        Self::of(&self.parts())
+    }
+
+    /// A record in memory of its own.
+    pub fn of(parts: &RecordParts<'_>) -> Self {
         let copy = B::with_len(parts.dram_len().next_multiple_of(SECTOR_BYTES));
         // SAFETY: the buffer was just made; nothing else has it.
         unsafe { parts.put_dram(&copy, 0, 0) };
         Self {
             buffer: Arc::new(copy),
-            key_at: parts.dram_len() - parts.key.len() - parts.value.len(),
-            header: RecordHeader {
-                sequence: 0,
-                ..self.header
-            },
+            key_at: parts.dram_len() - parts.key.len() - parts.head.len() - parts.value.len(),
+            header: parts.header(0),
         }
     }
 
@@ -245,11 +252,19 @@ impl<B: Buffer> Record<B> {
             .expect("checked when the record was read")
     }
 
+    /// The owner's bytes.
+    pub fn head(&self) -> &[u8] {
+        let at = self.key_at + usize::from(self.header.key_len);
+        self.buffer
+            .bytes(at, usize::from(self.header.head_len))
+            .expect("checked when the record was read")
+    }
+
     /// The value.
     pub fn value(&self) -> Payload<'_> {
         self.buffer
             .payload(
-                self.key_at + usize::from(self.header.key_len),
+                self.key_at + self.header.named_len(),
                 self.header.value_len as usize,
             )
             .expect("checked when the record was read")
@@ -264,6 +279,7 @@ impl<B: Buffer> Record<B> {
             marks: self.header.marks,
             slice: self.header.slice,
             key: self.key(),
+            head: self.head(),
             value: self.value(),
             value_crc: self.header.value_crc,
         }

@@ -147,7 +147,7 @@ settings! {
     /// What a reply promises of a delete or overwrite: process (survives kill -9), power (survives a power cut, at a device flush), off (a
     /// crash empties the cache) [default: process]
     durability "durability" "LEVEL",
-    /// The largest value, from 1KiB to 1GiB [default: 1MiB]
+    /// The largest value, from 1KiB to 4095MiB [default: 1MiB]
     #[arg(short = 'I')]
     max_item_size "max-item-size" "SIZE",
     /// Where the memcached protocol is served: ADDR:PORT or unix:PATH, several with commas, or off; port 0 lets the system choose

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use pumice::{
     AdmissionOptions, BooksSnapshot, CacheOptions, Cx, DeviceReads, FlashWrite, IndexOptions, Lookup, Maker,
-    Meta, ObjectCache, RejectReason, Unlimited,
+    Meta, ObjectCache, RejectReason,
 };
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::{Geometry, OpenError};
@@ -425,18 +425,19 @@ impl<D: Device + Clone> Replay<D> {
     fn lookup(&self, key: &[u8]) -> Result<bool, SimError> {
         let mut found = self.cache.lookup(&self.cx, key, pumice::Access::Count);
         loop {
-            let fetch = match found {
-                Lookup::Known(object) => return Ok(object.is_some()),
-                Lookup::Read(fetch) => fetch,
+            let object = match found {
+                Lookup::Known(object) => object,
+                Lookup::Read(fetch) => {
+                    found = self.block_on(self.cache.fetch(&self.cx, key, fetch, pumice::Access::Count))?;
+                    continue;
+                }
             };
-            if !fetch.is_large() {
-                found = self.block_on(self.cache.fetch(&self.cx, key, fetch, pumice::Access::Count))?;
-                continue;
-            }
+            let object = match object {
+                Some(object) if object.is_large() => object,
+                object => return Ok(object.is_some()),
+            };
             let before = self.cache.device_reads().records;
-            let mut unlimited = Unlimited;
-            let read = (self.cache).read(&self.cx, key, fetch, pumice::Access::Count, &mut unlimited);
-            let Ok((object, _)) = self.block_on(read)?;
+            let object = self.block_on(self.cache.gather(&self.cx, key, object))?;
             let slices = self.cache.device_reads().records - before;
             self.reads_beside
                 .set(self.reads_beside.get() + slices.saturating_sub(1));

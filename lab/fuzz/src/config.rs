@@ -185,7 +185,7 @@ fn check_bounds(config: &ServeConfig) {
     if let Some(bytes) = config.block_size {
         assert!(bytes.is_power_of_two() && (64 << 10..=256 << 20).contains(&bytes));
     }
-    assert!((1024..=1 << 30).contains(&config.max_item_size));
+    assert!((1024..=4095 << 20).contains(&config.max_item_size));
     assert!(config.host.threads >= 1 && config.max_connections >= 1 && !config.memcached.is_empty());
     let layout = &config.layout;
     assert!((0.015_625..=0.5).contains(&layout.alpha), "{layout:?}");

@@ -100,33 +100,33 @@ fn record(mut from: Bytes<'_>, is_signed: bool) {
     bytes.extend_from_slice(from.0);
     if is_signed && let Some(mut header) = RecordHeader::decode_unchecked(&bytes[at..], sequence) {
         let head_end = at + header.header_len();
-        let key_end = head_end + usize::from(header.key_len);
+        let key_end = head_end + header.named_len();
         let value_end = key_end.saturating_add(header.value_len as usize);
         bytes.resize(bytes.len().max(key_end), 0);
         if value_end <= bytes.len() {
             header.value_crc = value_checksum(&bytes[key_end..value_end]);
         }
-        let signed = header.encode(CACHE_ID, &bytes[head_end..key_end]);
+        let signed = header.encode(CACHE_ID, &bytes[head_end..key_end], b"");
         bytes[at..head_end].copy_from_slice(&signed);
     }
     if let Some(header) = RecordHeader::decode_unchecked(bytes.get(at..).unwrap_or_default(), sequence) {
         let head_end = at + header.header_len();
-        if let Some(key) = bytes.get(head_end..head_end + usize::from(header.key_len)) {
-            let again = header.encode(CACHE_ID, key);
+        if let Some(named) = bytes.get(head_end..head_end + header.named_len()) {
+            let again = header.encode(CACHE_ID, named, b"");
             assert!(again[4..] == bytes[at + 4..head_end], "{header:?}");
         }
     }
     let buffer = buffer(&bytes);
     let decode = |verify| Record::decode(Arc::clone(&buffer), at, len, CACHE_ID, sequence, verify);
     let Some(record) = decode(true) else { return };
-    let (header, key) = (*record.header(), record.key());
+    let (header, key, head) = (*record.header(), record.key(), record.head());
     assert!(header.encoded_len() <= len);
     assert_eq!(header.sequence, sequence);
     let Payload::Bytes(value) = record.value() else {
         panic!("real bytes")
     };
     assert_eq!(header.value_crc, value_checksum(value));
-    let again = [&header.encode(CACHE_ID, key)[..], key, value].concat();
+    let again = [&header.encode(CACHE_ID, key, head)[..], key, head, value].concat();
     assert!(
         again == buffer.as_slice()[at..at + header.encoded_len()],
         "{header:?}"
@@ -135,7 +135,10 @@ fn record(mut from: Bytes<'_>, is_signed: bool) {
     assert_eq!(parts.header(sequence), header);
     assert_eq!(parts.encoded_len(), header.encoded_len());
     let apart = record.detached();
-    assert_eq!((apart.key(), apart.value()), (key, record.value()));
+    assert_eq!(
+        (apart.key(), apart.head(), apart.value()),
+        (key, head, record.value())
+    );
     assert!(decode(false).is_some() && record.header().is_expired(u32::MAX) == (header.expiry != 0));
 }
 
@@ -203,10 +206,12 @@ fn written(mut from: Bytes<'_>) {
     let slice = match from.u16() {
         0 => SliceId::Whole,
         u16::MAX => SliceId::Head,
-        number => SliceId::Part(number - 1),
+        number => SliceId::Part(u32::from(number) * 40_000),
     };
     let key_len = usize::from(from.u8());
     let key = from.take(key_len);
+    let head_len = usize::from(from.u8());
+    let head = from.take(head_len);
     let value = from.0;
     let parts = RecordParts {
         version,
@@ -215,15 +220,25 @@ fn written(mut from: Bytes<'_>) {
         marks,
         slice,
         key,
+        head,
         value: Payload::Bytes(value),
         value_crc: value_checksum(value),
     };
-    let mut bytes = [&parts.header(sequence).encode(CACHE_ID, key)[..], key, value].concat();
+    let mut bytes = [
+        &parts.header(sequence).encode(CACHE_ID, key, head)[..],
+        key,
+        head,
+        value,
+    ]
+    .concat();
     let len = bytes.len();
     assert_eq!(len, parts.encoded_len());
     let record = Record::decode(buffer(&bytes), 0, len, CACHE_ID, sequence, true).expect("just written");
     assert_eq!(record.parts().header(sequence), parts.header(sequence));
-    assert_eq!((record.key(), record.value()), (key, parts.value));
+    assert_eq!(
+        (record.key(), record.head(), record.value()),
+        (key, head, parts.value)
+    );
     let bit = usize::from(flip) % (8 * len);
     bytes[bit / 8] ^= 1 << (bit % 8);
     assert!(

@@ -132,13 +132,13 @@ impl<'a> Edited<'a> {
                 let Some(mut header) = RecordHeader::decode_unchecked(&edits.bytes[at..end], sequence) else {
                     return;
                 };
-                let key = at + header.header_len()..at + header.header_len() + usize::from(header.key_len);
+                let key = at + header.header_len()..at + header.header_len() + header.named_len();
                 let value = key.end..key.end.saturating_add(header.value_len as usize);
                 if value.end <= end {
                     header.value_crc = value_checksum(&edits.bytes[value]);
                 }
                 if key.end <= end {
-                    let signed = header.encode(edits.superblock.cache_id, &edits.bytes[key.clone()]);
+                    let signed = header.encode(edits.superblock.cache_id, &edits.bytes[key.clone()], b"");
                     edits.bytes[at..key.start].copy_from_slice(&signed);
                 }
             }

@@ -15,6 +15,9 @@ use tokio::sync::oneshot;
 /// Requests up to this many bytes are small.
 pub const SMALL_BYTES: usize = 64 << 10;
 
+/// Longer values are transferred in pieces, with two bytes that end them.
+const WHOLE_BYTES_MAX: usize = (1 << 20) + 2;
+
 /// The small lane has at least this many bytes.
 const SMALL_LANE_MIN_BYTES: usize = 256 << 10;
 
@@ -231,9 +234,9 @@ impl Budget {
 }
 
 /// Bytes of the small and the large lane of a budget of `bytes`: a quarter and the rest. The large lane always has room for two largest
-/// values, the old and the new one of a change.
+/// values that are not transferred in pieces, the old and the new one of a change.
 fn lanes(bytes: usize, largest_value: usize) -> [usize; 2] {
-    let large = (bytes / 4 * 3).max(largest_value.saturating_mul(2));
+    let large = (bytes / 4 * 3).max(largest_value.min(WHOLE_BYTES_MAX) * 2);
     [bytes.saturating_sub(large).max(SMALL_LANE_MIN_BYTES), large]
 }
 

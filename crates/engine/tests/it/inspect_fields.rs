@@ -160,7 +160,7 @@ impl Image {
         let len = header.header_len();
         let key = self.bytes[at + len..][..usize::from(header.key_len)].to_vec();
         edit(&mut header);
-        self.bytes[at..at + len].copy_from_slice(&header.encode(cache_id, &key));
+        self.bytes[at..at + len].copy_from_slice(&header.encode(cache_id, &key, b""));
     }
 
     fn slot_at(&self, position: u64) -> usize {

@@ -1,7 +1,7 @@
 //! A checkpoint that begins late: the log, which keeps what the one before it needs, has little room then.
 
 use crate::common::{KINDS, Rig, key, of_kind};
-use pumice::{Action, CacheOptions, IndexOptions, Outcome, Reads};
+use pumice::{Action, CacheOptions, IndexOptions, Outcome};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 fn delete(rig: &Rig<MemDevice>, keys: Range<u64>) {
     for n in keys {
         let name = key(n);
-        let update = rig.cache.update(&rig.cx, &name, Reads::ALL, |_| Action::Delete);
+        let update = rig.cache.update(&rig.cx, &name, |_| Action::Delete);
         assert_eq!(rig.poll_once(update), Some(Outcome::Deleted), "{n}");
     }
 }

@@ -27,6 +27,8 @@ mod pinned;
 mod power;
 mod sizes;
 mod slots;
+mod stream;
+mod stream_model;
 mod swarm;
 mod taken_out;
 mod threads;

@@ -2,7 +2,7 @@
 
 use crate::common::{Rig, key};
 use futures_util::future::join;
-use pumice::{Action, CacheOptions, Meta, Object, Outcome, Reads, RejectReason};
+use pumice::{Action, CacheOptions, Meta, Object, Outcome, RejectReason};
 use pumice_device::{MemDevice, MemMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn a_change_that_waits_for_room_has_changed_nothing() {
     let (rig, count) = full();
     for n in 0..count {
         let name = key(n);
-        let update = rig.cache.update(&rig.cx, &name, Reads::ALL, |_| change(n));
+        let update = rig.cache.update(&rig.cx, &name, |_| change(n));
         assert!(rig.poll_once(update).is_none(), "{n} does not wait");
     }
     rig.settle();
@@ -76,7 +76,7 @@ fn a_change_is_made_when_there_is_room() {
     let (rig, count) = full();
     for n in 0..count {
         let name = key(n);
-        let update = rig.cache.update(&rig.cx, &name, Reads::ALL, |_| change(n));
+        let update = rig.cache.update(&rig.cx, &name, |_| change(n));
         let outcome = rig.run(update);
         assert!(matches!(outcome, Outcome::Stored { .. }), "{n}: {outcome:?}");
     }
@@ -99,11 +99,11 @@ fn changes_that_wait_do_not_pin_what_they_wait_for() {
         let names = [key(a), key(b)];
         let mut shown = [None, None];
         let [first, last] = &mut shown;
-        let one = rig.cache.update(&rig.cx, &names[0], Reads::ALL, |object| {
+        let one = rig.cache.update(&rig.cx, &names[0], |object| {
             *first = object.cloned();
             change(a)
         });
-        let other = rig.cache.update(&rig.cx, &names[1], Reads::ALL, |object| {
+        let other = rig.cache.update(&rig.cx, &names[1], |object| {
             *last = object.cloned();
             change(b)
         });
@@ -137,13 +137,13 @@ fn a_change_that_nothing_makes_room_for_is_refused() {
     assert!(kept.iter().all(Object::pins_block));
     for n in 0..count {
         let name = key(n);
-        let update = rig.cache.update(&rig.cx, &name, Reads::ALL, |_| change(n));
+        let update = rig.cache.update(&rig.cx, &name, |_| change(n));
         assert_eq!(rig.run(update), Outcome::Rejected(RejectReason::NoRoom), "{n}");
         assert_eq!(seen(&rig, n), Some((0, 0, 0, 7)), "{n}");
     }
     drop(kept);
     let name = key(0);
-    let update = rig.cache.update(&rig.cx, &name, Reads::ALL, |_| change(0));
+    let update = rig.cache.update(&rig.cx, &name, |_| change(0));
     let outcome = rig.run(update);
     assert!(matches!(outcome, Outcome::Stored { .. }), "{outcome:?}");
     rig.check();

@@ -118,7 +118,7 @@ fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: Obj
                 }
             }
             9 => {
-                let delete = cache.update(&cx, &name, pumice::Reads::ALL, |_| Action::Delete);
+                let delete = cache.update(&cx, &name, |_| Action::Delete);
                 assert_ne!(
                     run(&executor, &device, delete),
                     pumice::Outcome::Busy,
@@ -129,7 +129,7 @@ fn work(worker: u64, medium: Arc<MemMedium>, clock: Arc<ManualClock>, cache: Obj
             }
             10 => {
                 // Where there is no room to write it anew, it stays as it was.
-                let touch = cache.update(&cx, &name, pumice::Reads::ALL, |object| match object {
+                let touch = cache.update(&cx, &name, |object| match object {
                     Some(object) => Action::SetMeta(object.meta()),
                     None => Action::Keep,
                 });

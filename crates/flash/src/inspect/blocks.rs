@@ -289,7 +289,7 @@ fn is_of_entry(header: &RecordHeader, entry: &FooterEntry, unit_bytes: u64) -> b
 fn is_rotten(cache_id: u64, sequence: u64, record: &[u8]) -> bool {
     let head_of = |bytes: &[u8]| {
         let header = RecordHeader::decode_unchecked(bytes, sequence)?;
-        Some((header, header.header_len() + usize::from(header.key_len)))
+        Some((header, header.header_len() + header.named_len()))
     };
     let is_head = |key_end: usize| {
         let head = record.get(..key_end);

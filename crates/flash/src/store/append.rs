@@ -9,7 +9,7 @@ use crate::order::{OrderGuard, OrderState};
 use pumice_blocks::{Geometry, State, add};
 use pumice_index::{Mapping, Superseded, padded_len, unpadded_len};
 use pumice_memory::Buffer;
-use pumice_record::{RecordParts, SliceId};
+use pumice_record::RecordParts;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,6 +21,11 @@ const FULL_SHARE: usize = 16;
 pub fn record_max(geometry: &Geometry) -> u64 {
     (geometry.block_bytes / 4).min(1 << 20)
 }
+
+/// Slices of large objects that fill a block. Half of one stays empty at the end of a block of other records, on average.
+const SLICES_IN_BLOCK: u64 = 16;
+/// What a block has beside as many slices: their entries in the footer, the trailer, and what rounding costs.
+const SLICES_BESIDE_BYTES: u64 = 1 << 10;
 
 /// How a new record comes to flash.
 #[derive(Clone, Copy, Debug)]
@@ -53,13 +58,11 @@ impl<B: Buffer> FlashStore<B> {
         record_max(&self.geometry)
     }
 
-    /// How long the next slice of an object may be, in bytes, to go into the block that is open for it; `None` where there is none.
-    /// The slices of its set have this rank and `version`, and some may be written.
-    pub fn room_left(&self, rank: Rank, slice: SliceId, version: u64, key: &[u8]) -> Option<u64> {
-        let order = self.order.lock();
-        let beside = self.order.beside(&order, slice, version, key);
-        let room = order.at(order.layout.point(rank, beside))?.room() as u64;
-        Some(unpadded_len(room, self.unit_bytes))
+    /// The longest slice record of a large object, in bytes: sixteen fill a block, with their entries in its footer. Of blocks above 16 MiB
+    /// it is as long as any record.
+    pub fn slice_max(&self) -> u64 {
+        let room = self.geometry.block_bytes - SLICES_BESIDE_BYTES;
+        unpadded_len(room / SLICES_IN_BLOCK, self.unit_bytes).min(self.record_max())
     }
 
     /// Appends a new record to the active block of its rank. The caller holds the lock of the shard of `hash`, makes the mapping,

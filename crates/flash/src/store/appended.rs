@@ -49,13 +49,14 @@ impl<B: Buffer> Appended<B> {
     /// Copies the record to where it was reserved, once.
     pub(crate) fn copy(&self, cache_id: u64, parts: &RecordParts<'_>) {
         let (block, at) = (self.block(), self.reserved.at);
-        let header = parts.header(block.sequence).encode(cache_id, parts.key);
+        let header = parts
+            .header(block.sequence)
+            .encode(cache_id, parts.key, parts.head);
         // SAFETY: the range was reserved for this record alone, and nothing reads it before the mapping is made.
         unsafe {
-            put_head(&*block.buffer, at, &header, parts.key);
-            block
-                .buffer
-                .put_in_sequence(at + header.len() + parts.key.len(), parts.value)
+            put_head(&*block.buffer, at, &header, [parts.key, parts.head]);
+            let value_at = at + header.len() + parts.key.len() + parts.head.len();
+            block.buffer.put_in_sequence(value_at, parts.value)
         };
     }
 }

@@ -45,10 +45,11 @@ fn the_example_of_the_page_is_what_is_written() {
         marks: 0,
         slice: SliceId::Whole,
         key: b"greeting",
+        head: b"",
         value: Payload::Bytes(b"hello"),
         value_crc: value_checksum(b"hello"),
     };
-    let mut bytes = parts.header(3).encode(CACHE_ID, parts.key).to_vec();
+    let mut bytes = parts.header(3).encode(CACHE_ID, parts.key, b"").to_vec();
     bytes.extend_from_slice(b"greetinghello");
     bytes.resize(40, 0);
     assert_eq!(*record, bytes, "the record");

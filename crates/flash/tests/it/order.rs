@@ -379,7 +379,7 @@ fn spread_of_slices(seed: u64) -> f64 {
     (first..KEYS).for_each(|n| rig.delete(n));
     let set = rig.store().next_version();
     for at in 0..SLICES {
-        let stored = rig.append(first + at, 1_000, set, SliceId::Part(u16::try_from(at).unwrap()));
+        let stored = rig.append(first + at, 1_000, set, SliceId::Part(u32::try_from(at).unwrap()));
         assert!(stored.is_some(), "slice {at}");
         rig.settle();
         // Others move the borders of sections.

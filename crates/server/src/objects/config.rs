@@ -13,8 +13,8 @@ use pumice_trace::Size;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The largest value that can be asked for; memcached has the same bound.
-const MAX_ITEM_BYTES: u64 = 1 << 30;
+/// The largest value that can be asked for: what a frame of the binary protocol has room for, with key and flags.
+const MAX_ITEM_BYTES: u64 = 4095 << 20;
 
 /// The longest idle timeout in seconds: a year.
 const IDLE_TIMEOUT_SECS_MAX: u32 = 365 * 24 * 3600;
@@ -206,5 +206,5 @@ fn max_item_size(given: &Given<'_>) -> anyhow::Result<u32> {
     u32::try_from(bytes)
         .ok()
         .filter(|_| (1024..=MAX_ITEM_BYTES).contains(&bytes))
-        .ok_or_else(|| given.wrong("expected 1KiB to 1GiB"))
+        .ok_or_else(|| given.wrong("expected 1KiB to 4095MiB"))
 }

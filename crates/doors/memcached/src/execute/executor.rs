@@ -7,9 +7,10 @@ use crate::counters::{Counters, Operation, WorkerStats};
 use crate::parse::{Exptime, Key, MAX_KEY_BYTES, MetaRequest, Status};
 use crate::recording::Event;
 use crate::shared::Shared;
-use pumice::{Action, Cx, Object, ObjectCache, Outcome, Reads};
+use pumice::{Action, Cx, Object, ObjectCache, Outcome, Permits};
 use pumice_device::Device;
-use pumice_net::Share;
+use pumice_net::{Budget, Share};
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ pub(super) const BUSY: Said = Said {
     status: Status::Busy,
 };
 
-/// Objects up to this size are changed under a share of the small lane, larger ones under one of the large lane.
-pub(super) const SMALL_CHANGE_BYTES: u64 = 16 << 10;
+/// Nobody keeps a number in more bytes.
+pub(super) const NUMBER_BYTES_MAX: usize = 16 << 10;
 
 pub(super) const NO_MEMORY: Said = Said {
     text: "SERVER_ERROR out of memory storing object\r\n",
@@ -82,49 +83,48 @@ impl<D: Device + Clone> Executor<D> {
         self.stats().latency[operation as usize].record(ns, count);
     }
 
-    /// A conditional change, within the budgets: as [`ObjectCache::update`]. `value` says whether `decide` looks at the value.
+    /// A conditional change, within the budgets: as [`ObjectCache::update`].
     ///
     /// Returns the share with it, for as long as the object that `decide` saw is kept. The caller holds no share.
-    pub(super) async fn change<F>(&self, key: &[u8], value: bool, decide: F) -> (Outcome, Share)
+    pub(super) async fn change<F>(&self, key: &[u8], decide: F) -> (Outcome, Share)
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Action,
     {
-        self.change_more(key, value, false, decide).await
+        self.change_more(key, false, decide).await
     }
 
     /// The same. With `had_share` the connection had a share since it was read from last, and takes those of the change as
     /// [`Budget::take_more`](pumice_net::Budget::take_more) does.
-    pub(super) async fn change_more<F>(
-        &self,
-        key: &[u8],
-        value: bool,
-        had_share: bool,
-        mut decide: F,
-    ) -> (Outcome, Share)
+    pub(super) async fn change_more<F>(&self, key: &[u8], had_share: bool, decide: F) -> (Outcome, Share)
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Action,
     {
-        let output = &self.shared.budgets.output;
-        let mut reads = Reads {
-            value,
-            bytes_max: SMALL_CHANGE_BYTES,
+        let mut shares = Shares {
+            budget: &self.shared.budgets.output,
+            had_share,
         };
-        let take = async |bytes| match had_share {
-            true => output.take_more(bytes).await,
-            false => output.take(bytes).await,
-        };
-        // The old value and the new one.
-        let mut share = take(2 * SMALL_CHANGE_BYTES as usize).await;
-        loop {
-            let outcome = self.cache.update(&self.cx, key, reads, &mut decide).await;
-            let Outcome::NeedsMemory { bytes } = outcome else {
-                return (outcome, share);
-            };
-            drop(share);
-            let twice = usize::try_from(bytes.saturating_mul(2)).unwrap_or(usize::MAX);
-            share = take(twice).await;
-            reads.bytes_max = bytes;
-        }
+        let Ok(changed) = (self.cache)
+            .update_within(&self.cx, key, &mut shares, decide)
+            .await;
+        changed
+    }
+}
+
+/// Shares for a change: of the old value and the new one.
+struct Shares<'b> {
+    budget: &'b Budget,
+    had_share: bool,
+}
+
+impl Permits for Shares<'_> {
+    type Permit = Share;
+    type Refusal = Infallible;
+
+    async fn take(&mut self, bytes: usize) -> Result<Share, Infallible> {
+        Ok(match self.had_share {
+            true => self.budget.take_more(2 * bytes).await,
+            false => self.budget.take(2 * bytes).await,
+        })
     }
 }
 

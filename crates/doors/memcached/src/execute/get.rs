@@ -33,6 +33,14 @@ impl<'a> Ask<'a> {
         }
     }
 
+    /// Whether the reply has the value.
+    pub(crate) fn wants_value(&self) -> bool {
+        match self {
+            Ask::Meta(get) => get.value,
+            _ => true,
+        }
+    }
+
     /// The key; `scratch` holds it where it has to be decoded. Empty where nothing is asked for.
     pub(crate) fn key<'s>(&self, scratch: &'s mut KeyScratch) -> &'s [u8]
     where
@@ -203,7 +211,7 @@ impl<D: Device + Clone> Executor<D> {
     ) -> Result<(Option<Object<D::Buf>>, Share, u64), Said> {
         let mut result = None;
         let (outcome, share) = self
-            .change_more(key, true, had_share, |object| {
+            .change_more(key, had_share, |object| {
                 result = object.cloned();
                 match object {
                     Some(object) => Action::SetMeta(marks::used(Meta {

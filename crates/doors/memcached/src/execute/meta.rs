@@ -13,7 +13,7 @@ impl<D: Device + Clone> Executor<D> {
         let key = delete.key.bytes(&mut scratch);
         let (mut other_version, mut marked) = (false, None);
         let (outcome, _share) = self
-            .change(key, false, |object| {
+            .change(key, |object| {
                 let Some(object) = object else {
                     other_version = false;
                     return Action::Delete;
@@ -73,7 +73,7 @@ impl<D: Device + Clone> Executor<D> {
         let (mut sum, mut value_bytes) = (Sum::NotFound, 0);
         let mut turn = Expiries::default();
         let (outcome, _share) = self
-            .change(key, true, |object| {
+            .change(key, |object| {
                 turn = Expiries::of(&delta, object.map(|object| object.expiry()), now);
                 let added = match object {
                     None if delta.vivify.is_some() => Added {

@@ -119,7 +119,7 @@ impl<D: Device + Clone> Executor<D> {
         let key = get.key.bytes(&mut scratch);
         let mut seen = None;
         let (outcome, share) = self
-            .change(key, get.value, |object| {
+            .change(key, |object| {
                 let turn = Turn::of(&get, object.map(Object::meta), now);
                 seen = turn.map(|turn| (turn, object.cloned()));
                 // What is to leave no trace is written anew in any case: that undoes the hit that looking was.

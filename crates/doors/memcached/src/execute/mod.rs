@@ -5,6 +5,7 @@ mod exptime;
 mod frame;
 mod get;
 mod key_dump;
+mod large;
 mod marks;
 mod meta;
 mod meta_get;
@@ -17,11 +18,11 @@ pub(crate) use executor::Executor;
 pub(crate) use get::Ask;
 pub(crate) use key_dump::line as key_dump_line;
 pub(crate) use meta_get::MetaChange;
-pub(crate) use output::Output;
+pub(crate) use output::{Large, Output};
 
 use crate::counters::Operation;
 use crate::parse::{Command, Status};
-use executor::{BUSY, Code, NO_MEMORY, SMALL_CHANGE_BYTES, bare, echo, scratch, ttl};
+use executor::{BUSY, Code, NO_MEMORY, NUMBER_BYTES_MAX, bare, echo, scratch, ttl};
 use pumice_device::Device;
 
 /// What the door answers to `version`: the level of the protocol that it speaks, as clients derive what they may use

@@ -42,7 +42,7 @@ impl<D: Device + Clone> Executor<D> {
     pub(super) async fn delete(&self, delete: Delete<'_>, output: &mut Output<D::Buf>) {
         let mut scratch = super::scratch();
         let key = delete.key.bytes(&mut scratch);
-        let (outcome, _share) = self.change(key, false, |_| Action::Delete).await;
+        let (outcome, _share) = self.change(key, |_| Action::Delete).await;
         let reply = match outcome {
             Outcome::Deleted => {
                 self.tell(key, Event::Delete { is_found: true });
@@ -64,7 +64,7 @@ impl<D: Device + Clone> Executor<D> {
         let key = delta.key.bytes(&mut scratch);
         let (mut sum, mut stored) = (Sum::NotFound, (0, 0));
         let (outcome, _share) = self
-            .change(key, true, |object| {
+            .change(key, |object| {
                 sum = Sum::NotFound;
                 let Some(object) = object else {
                     return Action::Keep;
@@ -106,7 +106,7 @@ impl<D: Device + Clone> Executor<D> {
         let expiry = self.expiry(touch.exptime);
         let mut found = None;
         let (outcome, _share) = self
-            .change(key, false, |object| {
+            .change(key, |object| {
                 found = object.map(Found::of);
                 match object {
                     Some(object) => Action::SetMeta(marks::used(Meta {
@@ -121,7 +121,7 @@ impl<D: Device + Clone> Executor<D> {
         counters.cmd_touch.add(1);
         let said = match outcome {
             Outcome::Busy => super::BUSY,
-            Outcome::Kept | Outcome::NeedsMemory { .. } => {
+            Outcome::Kept => {
                 self.tell(key, Event::Touch { found: None, expiry });
                 counters.touch_misses.add(1);
                 NOT_FOUND
@@ -157,7 +157,7 @@ impl Added {
     pub(super) fn to<B: Buffer>(object: &Object<B>, by: u64, up: bool) -> Option<Self> {
         let mut old = Vec::new();
         // Nobody keeps a number in so many bytes: what is longer is none.
-        if object.value_len() <= super::SMALL_CHANGE_BYTES as usize {
+        if object.value_len() <= super::NUMBER_BYTES_MAX {
             output::copy_value(object, &mut old);
         }
         let number = number_in_value(&old)?;

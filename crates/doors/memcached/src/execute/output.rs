@@ -1,8 +1,9 @@
 //! Replies waiting to be sent: text, and large values where they are.
 
-use pumice::Object;
+use pumice::{Object, Pieces};
 use pumice_device::{Buffer, Payload};
 use pumice_net::Share;
+use std::collections::VecDeque;
 use std::io::IoSlice;
 
 /// Values from this size on are sent from the object's own memory.
@@ -14,19 +15,32 @@ const MAX_SLICES: usize = 64;
 /// Zeros, to stand for payload without content.
 static ZEROS: [u8; 4096] = [0; 4096];
 
-/// Replies of one connection in order: text that was copied together, with objects in between.
+/// Replies of one connection in order: text that was copied together, with values in between.
 pub(crate) struct Output<B: Buffer> {
     text: Vec<u8>,
-    /// Objects, each before the byte of the text at that position.
+    /// Values, or pieces of such, each before the byte of the text at that position.
     pinned: Vec<Pinned<B>>,
     pinned_bytes: usize,
+    /// Values of large objects that have to be read yet.
+    large: VecDeque<Large<B>>,
 }
 
 struct Pinned<B: Buffer> {
     at: usize,
-    object: Object<B>,
-    /// Of the budget that the object was read under, if it was read for this reply.
+    value: Pieces<B>,
+    /// Of the budget that the value was read under, if it was read for this reply.
     share: Option<Share>,
+}
+
+/// The value of a large object, whose place is behind what stands before the byte of the text at that position.
+pub(crate) struct Large<B: Buffer> {
+    at: usize,
+    /// All but the value.
+    pub(crate) object: Object<B>,
+    /// Where in the value it begins.
+    pub(crate) from: u64,
+    /// What has been read was read under this share, and the rest is to be.
+    pub(crate) share: Option<Share>,
 }
 
 impl<B: Buffer> Output<B> {
@@ -35,12 +49,14 @@ impl<B: Buffer> Output<B> {
             text: Vec::new(),
             pinned: Vec::new(),
             pinned_bytes: 0,
+            large: VecDeque::new(),
         }
     }
 
-    /// Bytes that wait.
+    /// Bytes that wait, those of large values that have to be read yet included.
     pub(crate) fn pending(&self) -> usize {
-        self.text.len() + self.pinned_bytes
+        let large = (self.large.iter()).map(|large| large.object.value_len() - large.from as usize);
+        self.text.len() + self.pinned_bytes + large.sum::<usize>()
     }
 
     /// Appends text.
@@ -71,22 +87,57 @@ impl<B: Buffer> Output<B> {
         self.text.extend_from_slice(&digits[at..]);
     }
 
-    /// Appends the value of an object: copies a small one, keeps a large one in its place with the share it was read under.
+    /// Appends the value of an object: copies a small one, keeps a longer one in its place with the share it was read under. What is not
+    /// there of a large one is read when its turn to be sent comes.
     pub(crate) fn value(&mut self, mut object: Object<B>, share: Option<Share>) {
-        let len = object.value_len();
-        if len < PIN_BYTES {
-            copy_value(&object, &mut self.text);
-        } else {
-            if object.pins_block() {
-                object.detach();
-            }
-            self.pinned_bytes += len;
-            self.pinned.push(Pinned {
-                at: self.text.len(),
+        if !object.is_large() && object.value_len() < PIN_BYTES {
+            return copy_value(&object, &mut self.text);
+        }
+        if object.pins_block() {
+            object.detach();
+        }
+        let value = object.take_value();
+        let (at, from) = (self.text.len(), value.len());
+        let goes_on = object.is_large() && from < object.value_len();
+        let (share, of_rest) = if goes_on { (None, share) } else { (share, None) };
+        if from > 0 {
+            self.pieces(value, share);
+        }
+        if goes_on {
+            self.large.push_back(Large {
+                at,
                 object,
-                share,
+                from: from as u64,
+                share: of_rest,
             });
         }
+    }
+
+    /// Appends bytes of a value, with the share they were read under.
+    pub(crate) fn pieces(&mut self, value: Pieces<B>, share: Option<Share>) {
+        self.pinned_bytes += value.len();
+        self.pinned.push(Pinned {
+            at: self.text.len(),
+            value,
+            share,
+        });
+    }
+
+    /// Cuts at the first value that has to be read yet: keeps what stands before it, and returns it with what stands behind.
+    pub(crate) fn cut_at_large(&mut self) -> Option<(Large<B>, Self)> {
+        let large = self.large.pop_front()?;
+        let mut rest = Self::new();
+        rest.text = self.text.split_off(large.at);
+        rest.large = std::mem::take(&mut self.large);
+        let before = self.pinned.partition_point(|pinned| pinned.at <= large.at);
+        rest.pinned = self.pinned.split_off(before);
+        let places = rest.pinned.iter_mut().map(|pinned| &mut pinned.at);
+        for at in places.chain(rest.large.iter_mut().map(|large| &mut large.at)) {
+            *at -= large.at;
+        }
+        rest.pinned_bytes = rest.pinned.iter().map(|pinned| pinned.value.len()).sum();
+        self.pinned_bytes -= rest.pinned_bytes;
+        Some((large, rest))
     }
 
     /// Whether objects wait in their places.
@@ -104,7 +155,7 @@ impl<B: Buffer> Output<B> {
     /// Copies what stands in the cache's memory, and gives back shares of the small lane.
     pub(crate) fn detach(&mut self) {
         for pinned in &mut self.pinned {
-            pinned.object.detach();
+            pinned.value.detach();
             pinned.share = pinned.share.take().filter(Share::is_large);
         }
     }
@@ -143,7 +194,7 @@ impl<B: Buffer> Output<B> {
                 return false;
             }
             at = pinned.at;
-            for part in pinned.object.parts() {
+            for part in pinned.value.parts() {
                 let go_on = match part {
                     Payload::Bytes(bytes) => each(bytes),
                     Payload::Void(len) => void_slices(len).all(&mut *each),

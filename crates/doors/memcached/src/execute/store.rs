@@ -9,7 +9,7 @@ use pumice_device::Payload;
 
 /// What became of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+pub(super) enum Verdict {
     Done { version: u64 },
     NotStored,
     Exists,
@@ -19,7 +19,7 @@ enum Verdict {
 }
 
 impl Verdict {
-    fn of(result: Result<u64, RejectReason>) -> Self {
+    pub(super) fn of(result: Result<u64, RejectReason>) -> Self {
         match result {
             Ok(version) => Verdict::Done { version },
             Err(_) => Verdict::Rejected,
@@ -31,7 +31,7 @@ impl Verdict {
 const MAY_WAIT_BYTES: usize = 16 << 10;
 
 /// Whether the value is stored whatever the key holds: such a set reads nothing.
-fn is_plain(store: &Store<'_>) -> bool {
+pub(super) fn is_plain(store: &Store<'_>) -> bool {
     store.mode == Mode::Set && store.compare.is_none()
 }
 
@@ -76,12 +76,15 @@ impl<D: Device + Clone> Executor<D> {
             self.reply(&store, Verdict::of(result), output);
             return;
         }
-        let max_bytes = self.shared.config.limits.max_value_bytes as usize;
-        let (mut refused, mut decided) = (Verdict::NotStored, (0, 0));
-        let needs_value = matches!(store.mode, Mode::Append | Mode::Prepend);
-        let (outcome, _share) = self
-            .change(key, needs_value, |object| {
-                let action = decide(&store, object, expiry, max_bytes).unwrap_or_else(|why| {
+        let joins = matches!(store.mode, Mode::Append | Mode::Prepend);
+        let (mut refused, mut decided, mut is_long) = (Verdict::NotStored, (0, 0), false);
+        let (outcome, share) = self
+            .change(key, |object| {
+                is_long = joins && object.is_some_and(Object::is_large);
+                if is_long {
+                    return Action::Keep;
+                }
+                let action = self.decide(&store, object, expiry).unwrap_or_else(|why| {
                     refused = why;
                     Action::Keep
                 });
@@ -92,23 +95,18 @@ impl<D: Device + Clone> Executor<D> {
             })
             .await;
         let stored = match outcome {
+            _ if is_long => {
+                drop(share);
+                self.join(&store).await
+            }
             Outcome::Stored { version } => {
                 self.tell_set(key, decided.0, decided.1);
                 Verdict::Done { version }
             }
             Outcome::Rejected(_) => Verdict::Rejected,
             Outcome::Busy => Verdict::Busy,
-            Outcome::Kept | Outcome::Deleted | Outcome::NeedsMemory { .. } => refused,
+            Outcome::Kept | Outcome::Deleted => refused,
         };
-        let counters = self.counters();
-        if store.compare.is_some() {
-            match stored {
-                Verdict::Done { .. } => counters.cas_hits.add(1),
-                Verdict::NotFound => counters.cas_misses.add(1),
-                Verdict::Exists => counters.cas_badval.add(1),
-                Verdict::NotStored | Verdict::Rejected | Verdict::Busy => {}
-            }
-        }
         self.reply(&store, stored, output);
     }
 
@@ -119,7 +117,7 @@ impl<D: Device + Clone> Executor<D> {
         if large.unlink {
             let mut scratch = super::scratch();
             let key = large.key.bytes(&mut scratch);
-            let (outcome, _share) = self.change(key, false, |_| Action::Delete).await;
+            let (outcome, _share) = self.change(key, |_| Action::Delete).await;
             if outcome != Outcome::Busy {
                 let is_found = outcome == Outcome::Deleted;
                 self.tell(key, Event::Delete { is_found });
@@ -135,9 +133,17 @@ impl<D: Device + Clone> Executor<D> {
         self.tell(key, Event::Set { value_bytes, expiry });
     }
 
-    fn reply(&self, store: &Store<'_>, stored: Verdict, output: &mut Output<D::Buf>) {
+    pub(super) fn reply(&self, store: &Store<'_>, stored: Verdict, output: &mut Output<D::Buf>) {
         let counters = self.counters();
         counters.cmd_set.add(1);
+        if store.compare.is_some() {
+            match stored {
+                Verdict::Done { .. } => counters.cas_hits.add(1),
+                Verdict::NotFound => counters.cas_misses.add(1),
+                Verdict::Exists => counters.cas_badval.add(1),
+                Verdict::NotStored | Verdict::Rejected | Verdict::Busy => {}
+            }
+        }
         match stored {
             Verdict::Done { .. } => counters.total_items.add(1),
             Verdict::Rejected => counters.store_no_memory.add(1),
@@ -192,64 +198,79 @@ impl<D: Device + Clone> Executor<D> {
     }
 }
 
-/// What to do with the value, given what the key holds; or why nothing.
-fn decide<B: pumice_device::Buffer>(
-    store: &Store<'_>,
-    object: Option<&Object<B>>,
-    expiry: u32,
-    max_bytes: usize,
-) -> Result<Action, Verdict> {
-    let mut meta = Meta {
-        flags: store.flags,
-        expiry,
-        marks: 0,
-    };
-    // What the mode asks for comes first: add with C fails as add does.
-    match (store.mode, store.compare, object) {
-        (Mode::Set | Mode::Replace, Some(_), None) => return Err(Verdict::NotFound),
-        (Mode::Add, _, Some(_)) => return Err(Verdict::NotStored),
-        // As memcached has it, 0 compares nothing here.
-        (Mode::Append | Mode::Prepend, Some(0), _) => {}
-        (mode, Some(unique), Some(object)) if unique != object.version() => {
-            let older = matches!(mode, Mode::Set | Mode::Replace) && (1..object.version()).contains(&unique);
-            if !(older && store.invalidate) {
-                return Err(Verdict::Exists);
+impl<D: Device + Clone> Executor<D> {
+    /// What to do with the value, given what the key holds; or why nothing.
+    fn decide(
+        &self,
+        store: &Store<'_>,
+        object: Option<&Object<D::Buf>>,
+        expiry: u32,
+    ) -> Result<Action, Verdict> {
+        let meta = self.decide_meta(store, store.value.len(), object, expiry)?;
+        let (before, after): (&[u8], &[u8]) = match store.mode {
+            Mode::Prepend => (store.value, b""),
+            Mode::Append => (b"", store.value),
+            _ => {
+                let value = store.value.to_vec();
+                return Ok(Action::Store { value, meta });
             }
-            // It takes the value, but does not count as fetched anew.
-            meta.expiry = object.expiry();
-            meta.marks = marks::STALE | object.marks() & marks::WON;
-        }
-        _ => {}
-    }
-    let replaced = Ok(Action::Store {
-        value: store.value.to_vec(),
-        meta,
-    });
-    match (store.mode, object) {
-        (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => replaced,
-        (Mode::Add, Some(_)) | (Mode::Replace | Mode::Append | Mode::Prepend, None) => {
-            Err(Verdict::NotStored)
-        }
-        (Mode::Append | Mode::Prepend, Some(object)) => {
-            let len = object.value_len() + store.value.len();
-            if len > max_bytes {
-                return Err(Verdict::NotStored);
-            }
-            let mut value = Vec::with_capacity(len);
-            if store.mode == Mode::Prepend {
-                value.extend_from_slice(store.value);
-            }
+        };
+        let len = object.map_or(0, Object::value_len) + store.value.len();
+        let mut value = Vec::with_capacity(len);
+        value.extend_from_slice(before);
+        if let Some(object) = object {
             output::copy_value(object, &mut value);
-            if store.mode == Mode::Append {
-                value.extend_from_slice(store.value);
+        }
+        value.extend_from_slice(after);
+        Ok(Action::Store { value, meta })
+    }
+
+    /// What a value of this length is stored with, given what the key holds; or why it is not.
+    pub(super) fn decide_meta(
+        &self,
+        store: &Store<'_>,
+        value_len: usize,
+        object: Option<&Object<D::Buf>>,
+        expiry: u32,
+    ) -> Result<Meta, Verdict> {
+        let mut meta = Meta {
+            flags: store.flags,
+            expiry,
+            marks: 0,
+        };
+        // What the mode asks for comes first: add with C fails as add does.
+        match (store.mode, store.compare, object) {
+            (Mode::Set | Mode::Replace, Some(_), None) => return Err(Verdict::NotFound),
+            (Mode::Add, _, Some(_)) => return Err(Verdict::NotStored),
+            // As memcached has it, 0 compares nothing here.
+            (Mode::Append | Mode::Prepend, Some(0), _) => {}
+            (mode, Some(unique), Some(object)) if unique != object.version() => {
+                let older =
+                    matches!(mode, Mode::Set | Mode::Replace) && (1..object.version()).contains(&unique);
+                if !(older && store.invalidate) {
+                    return Err(Verdict::Exists);
+                }
+                // It takes the value, but does not count as fetched anew.
+                meta.expiry = object.expiry();
+                meta.marks = marks::STALE | object.marks() & marks::WON;
             }
-            Ok(Action::Store {
-                value,
-                meta: Meta {
+            _ => {}
+        }
+        match (store.mode, object) {
+            (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => Ok(meta),
+            (Mode::Add, Some(_)) | (Mode::Replace | Mode::Append | Mode::Prepend, None) => {
+                Err(Verdict::NotStored)
+            }
+            (Mode::Append | Mode::Prepend, Some(object)) => {
+                let len = object.value_len() + value_len;
+                if len as u64 > u64::from(self.shared.config.limits.max_value_bytes) {
+                    return Err(Verdict::NotStored);
+                }
+                Ok(Meta {
                     marks: 0,
                     ..object.meta()
-                },
-            })
+                })
+            }
         }
     }
 }

@@ -152,7 +152,7 @@ pub(super) fn set<'a>(mut tokens: Tokens<'a>, limits: &Limits) -> LineResult<'a>
     let len = tokens.next();
     check_count(tokens, MAX_SET_FLAGS, replies::TOO_MANY_FLAGS)?;
     let len = len
-        .and_then(value_len)
+        .and_then(|len| value_len(len, limits))
         .ok_or_else(|| Refused::new(replies::BAD_FORMAT))?;
     // From here on the length of the value is known: whatever else is wrong, the value is passed over.
     let refused = |reply| Refused { reply, skip: len + 2 };

@@ -10,9 +10,10 @@ use super::number;
 /// The largest length of a value that memcached takes for one at all.
 const MAX_ANNOUNCED: u64 = i32::MAX as u64 - 3;
 
-/// Reads the length of a value.
-pub(super) fn value_len(token: &[u8]) -> Option<u64> {
-    number::unsigned(token).filter(|len| *len <= MAX_ANNOUNCED)
+/// Reads the length of a value, of one that is too large as well, up to what memcached takes for a length.
+pub(super) fn value_len(token: &[u8], limits: &Limits) -> Option<u64> {
+    let most = MAX_ANNOUNCED.max(limits.max_value_bytes.into());
+    number::unsigned(token).filter(|len| *len <= most)
 }
 
 /// A storage command whose line is in order: whole but for its value, or too large.
@@ -76,7 +77,7 @@ fn classic<'a>(
             value: b"",
             reply: StoreReply::Classic { noreply },
         };
-        Some((store, value_len(len)?))
+        Some((store, value_len(len, limits)?))
     };
     let (store, len) = parts().ok_or_else(|| Refused::unless(noreply, replies::BAD_FORMAT))?;
     Ok(request(store, len, limits))

@@ -138,6 +138,7 @@ impl<D: Device + Clone> Connection<D> {
             input_bytes: self.input.held_bytes(),
             holds_share: self.share.is_some(),
             had_share: false,
+            value_share: None,
             executor: &self.worker.executor,
             stream: &mut self.stream,
             output: &mut self.output,
@@ -186,6 +187,7 @@ impl<D: Device + Clone> Connection<D> {
             input_bytes,
             holds_share,
             had_share: false,
+            value_share: None,
         };
         let mut tally = Tally::start(executor);
         let next = loop {

@@ -6,7 +6,7 @@ use crate::execute::{Ask, Executor, MetaChange};
 use crate::parse::{Command, Get, GetOne, Limits, MAX_KEY_BYTES, Parsed, Protocol};
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesOrdered, StreamExt};
-use pumice::{Access, Fetch, Lookup, Permits};
+use pumice::{Access, Fetch, Lookup, Object, Permits};
 use pumice_device::Device;
 use pumice_net::{SMALL_BYTES, Share};
 use std::collections::VecDeque;
@@ -157,6 +157,14 @@ pub(super) async fn run<'a, D: Device + Clone>(
         let mut scratch = [0; MAX_KEY_BYTES];
         let key = ask.key(&mut scratch);
         match executor.cache.lookup(&executor.cx, key, ask.access()) {
+            Lookup::Known(Some(object)) if object.is_large() => {
+                let turn = Turn {
+                    asked_ns: Some(tally.settle(executor)),
+                    found: Some(Lookup::Known(Some(object))),
+                    ..Turn::new(ask)
+                };
+                give(executor, turn, &[], sender, tally).await?;
+            }
             Lookup::Known(object) => match executor.change_of(&ask, object.as_ref()) {
                 None => tally.count(executor.answer(&ask, object, None, None, sender.output)),
                 Some(change) => {
@@ -166,17 +174,8 @@ pub(super) async fn run<'a, D: Device + Clone>(
             },
             Lookup::Read(fetch) => {
                 let asked_ns = tally.settle(executor);
-                if fetch.is_large() {
-                    let turn = Turn {
-                        found: Some(Lookup::Read(fetch)),
-                        asked_ns: Some(asked_ns),
-                        ..Turn::new(ask)
-                    };
-                    give(executor, turn, &[], sender, tally).await?;
-                } else {
-                    let share = sender.take(fetch.bytes()).await?;
-                    next = behind_flash(executor, asks, (ask, fetch, share, asked_ns), sender, tally).await?;
-                }
+                let share = sender.take(fetch.bytes()).await?;
+                next = behind_flash(executor, asks, (ask, fetch, share, asked_ns), sender, tally).await?;
             }
         }
         sender.flush_if_large().await?;
@@ -195,7 +194,7 @@ async fn answer_changing<D: Device + Clone>(
     Ok(executor.meta_get_changing(change, sender.output).await)
 }
 
-/// Answers the step whose turn it is; returns whether that changed the cache. A large object is read only now. `changed` are the steps
+/// Answers the step whose turn it is; returns whether that changed the cache. Of a large object the slices are read only now. `changed` are the steps
 /// that changed their objects since this one was read: only a step of the same key is looked up again, because a second look finds the
 /// mark of the first, and would tell of a hit that no client made.
 async fn give<D: Device + Clone>(
@@ -228,7 +227,15 @@ async fn give<D: Device + Clone>(
             cache.read(&executor.cx, key, fetch, ask.access(), sender).await?
         }
     };
-    let change = executor.change_of(&ask, object.as_ref());
+    let mut change = executor.change_of(&ask, object.as_ref());
+    let (mut object, mut share) = (object, share);
+    if change.is_none()
+        && let Some(large) = object.take_if(|object| object.is_large())
+    {
+        drop(share.take());
+        (object, share) = begin_large(executor, &ask, large, sender).await?;
+        change = executor.change_of(&ask, object.as_ref());
+    }
     let changes = change.is_some();
     let operation = match change {
         None => executor.answer(&ask, object, share, None, sender.output),
@@ -245,6 +252,24 @@ async fn give<D: Device + Clone>(
         None => tally.count(operation),
     }
     Ok(changes)
+}
+
+/// Reads the first slices of a large object, if its value is wanted, under the share that is returned: what is lost by then is a miss.
+async fn begin_large<D: Device + Clone>(
+    executor: &Executor<D>,
+    ask: &Ask<'_>,
+    object: Object<D::Buf>,
+    sender: &mut Sender<'_, D>,
+) -> io::Result<(Option<Object<D::Buf>>, Option<Share>)> {
+    let mut scratch = [0; MAX_KEY_BYTES];
+    let (cache, cx, key) = (&executor.cache, &executor.cx, ask.key(&mut scratch));
+    let reader = cache.reader(cx, key, &object);
+    if !ask.wants_value() {
+        return Ok((reader.is_whole().then_some(object), None));
+    }
+    let share = sender.take(reader.next_bytes()).await?;
+    let object = Box::pin(cache.gather_first(cx, key, object)).await;
+    Ok((object, Some(share)))
 }
 
 /// The steps behind a flash read, in order, and the reads of some.
@@ -276,7 +301,7 @@ impl<F: Future> Queue<'_, F> {
 async fn behind_flash<'a, D: Device + Clone>(
     executor: &'a Executor<D>,
     asks: &mut Asks<'a>,
-    (ask, fetch, share, asked_ns): (Ask<'a>, Fetch<D::Buf>, Share, u64),
+    (ask, fetch, share, asked_ns): (Ask<'a>, Fetch, Share, u64),
     sender: &mut Sender<'_, D>,
     tally: &mut Tally,
 ) -> io::Result<Option<Ask<'a>>> {
@@ -313,7 +338,7 @@ async fn behind_flash<'a, D: Device + Clone>(
             };
             // Whoever waits for the memory of more would keep what small reads need.
             let bytes = fetch.bytes();
-            let is_small = !fetch.is_large() && bytes <= left_bytes.min(SMALL_BYTES);
+            let is_small = bytes <= left_bytes.min(SMALL_BYTES);
             let Some(share) = is_small.then(|| lane.try_take_ahead(bytes)).flatten() else {
                 // Later, when what waits now is sent.
                 (next, looks_ahead) = (Some(ask), false);

@@ -1,6 +1,6 @@
 //! Sending replies.
 
-use crate::execute::{Executor, Output};
+use crate::execute::{Executor, Large, Output};
 use pumice::Permits;
 use pumice_device::Device;
 use pumice_net::Progress;
@@ -31,6 +31,8 @@ pub(super) struct Sender<'c, D: Device + Clone> {
     pub(super) holds_share: bool,
     /// Whether what was read last has had a share of the budget for replies.
     pub(super) had_share: bool,
+    /// Of that budget, for the large value that is being sent.
+    pub(super) value_share: Option<Share>,
 }
 
 impl<D: Device + Clone> Sender<'_, D> {
@@ -74,12 +76,45 @@ impl<D: Device + Clone> Sender<'_, D> {
 
     /// Sends all that waits. A peer that does not read is waited for, and is not read from meanwhile.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
-        let pending = self.output.pending();
         if std::mem::take(self.changed) {
             // A change is not reported before it is as durable as was promised; if it cannot be, not at all.
             let committed = self.executor.cache.commit(&self.executor.cx).await;
             committed.inspect_err(|error| tracing::warn!(%error, "cannot make changes durable"))?;
         }
+        while let Some((mut large, rest)) = self.output.cut_at_large() {
+            self.value_share = large.share.take();
+            self.send().await?;
+            Box::pin(self.send_large(large)).await?;
+            self.value_share = None;
+            *self.output = rest;
+        }
+        self.send().await
+    }
+
+    /// Reads and sends a large value, a few slices at a time, all under one share: the first byte goes out before the last is read. Nothing
+    /// else waits to be sent. Fails where it was evicted meanwhile: the peer has to see that it is not whole.
+    async fn send_large(&mut self, Large { object, from, .. }: Large<D::Buf>) -> io::Result<()> {
+        let executor = self.executor;
+        let mut reader = executor.cache.reader(&executor.cx, object.key(), &object);
+        reader.range(from..u64::MAX);
+        while reader.left() > 0 {
+            // Nothing is read for a peer that takes nothing more.
+            self.wait_for_room().await?;
+            if self.value_share.is_none() {
+                let bytes = reader.next_bytes();
+                self.value_share = Some(executor.shared.budgets.output.take(bytes).await);
+            }
+            let read = reader.read().await.map_err(io::Error::other)?;
+            self.output
+                .pieces(read.ok_or(io::ErrorKind::UnexpectedEof)?, None);
+            self.send().await?;
+        }
+        self.had_share = true;
+        Ok(())
+    }
+
+    async fn send(&mut self) -> io::Result<()> {
+        let pending = self.output.pending();
         let mut sent = 0;
         let mut stall = Stall::default();
         loop {
@@ -117,11 +152,14 @@ impl<D: Device + Clone> Sender<'_, D> {
         let shared = &self.executor.shared;
         let input_bytes = if self.holds_share { 0 } else { self.input_bytes };
         let bytes = unsent + self.stream.unsent_bytes() + input_bytes;
-        if bytes <= KEEP_WAITING_BYTES && !self.holds_share && !self.output.holds_objects() {
+        let holds_objects = self.output.holds_objects() || self.value_share.is_some();
+        if bytes <= KEEP_WAITING_BYTES && !self.holds_share && !holds_objects {
             // As much as each connection may keep.
             return self.stream.writable().await;
         }
-        if stall.share.is_none() && self.output.holds_large_share() {
+        let holds_large_share =
+            self.output.holds_large_share() || self.value_share.as_ref().is_some_and(Share::is_large);
+        if stall.share.is_none() && holds_large_share {
             self.output.detach();
         } else if stall.share.is_none() && stall.taking.is_none() {
             stall.taking = Some(Box::pin(
@@ -140,6 +178,8 @@ impl<D: Device + Clone> Sender<'_, D> {
                 taken = async { taking.as_mut().expect("is some").await }, if taking.is_some() => {
                     (*taking, *share) = (None, Some(taken));
                     self.output.detach();
+                    // It was one of the small lane.
+                    self.value_share = None;
                 }
                 ready = self.stream.writable() => return ready,
                 _ = poll_fn(|cx| progress.poll_late(cx, None, Some(&shared.budgets))) => {

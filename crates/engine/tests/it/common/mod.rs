@@ -5,7 +5,7 @@ pub mod dying;
 
 use pumice::{
     Action, CacheOptions, CascadeOptions, Cx, IndexOptions, LayoutName, LayoutOptions, Meta, ObjectCache,
-    Outcome, Reads, Recovered,
+    Outcome, Recovered,
 };
 use pumice_device::{Device, Overdue, Payload};
 use pumice_world::{Executor, ManualClock};
@@ -384,21 +384,18 @@ pub fn step<D: Device + Clone>(
         }
         4 => {
             let mut seen = None;
-            let outcome = rig.run(
-                rig.cache
-                    .update(&rig.cx, &name, Reads::ALL, |object| match object {
-                        Some(object) if object.value_len() < 50_000 => {
-                            let mut value = object.to_vec();
-                            seen = Some(value.clone());
-                            value.extend_from_slice(b"+more");
-                            Action::Store {
-                                value,
-                                meta: object.meta(),
-                            }
-                        }
-                        _ => Action::Keep,
-                    }),
-            );
+            let outcome = rig.run(rig.cache.update(&rig.cx, &name, |object| match object {
+                Some(object) if object.value_len() < 50_000 && !object.is_large() => {
+                    let mut value = object.to_vec();
+                    seen = Some(value.clone());
+                    value.extend_from_slice(b"+more");
+                    Action::Store {
+                        value,
+                        meta: object.meta(),
+                    }
+                }
+                _ => Action::Keep,
+            }));
             if let Some(seen) = seen {
                 assert_eq!(
                     model.at(n, rig.clock_secs()).map(|e| &e.value),
@@ -413,10 +410,7 @@ pub fn step<D: Device + Clone>(
             }
         }
         5 => {
-            let outcome = rig.run(
-                rig.cache
-                    .update(&rig.cx, &name, Reads::ALL, |_| Action::SetMeta(meta)),
-            );
+            let outcome = rig.run(rig.cache.update(&rig.cx, &name, |_| Action::SetMeta(meta)));
             // Where there is no room it stays as it was.
             if let Outcome::Stored { .. } = outcome {
                 model.live.get_mut(&n).expect("it was there to be touched").meta = meta;

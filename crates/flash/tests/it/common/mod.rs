@@ -365,6 +365,7 @@ impl Rig {
             marks: 0,
             slice,
             key: &name,
+            head: b"",
             value: payload,
             value_crc: payload_checksum(payload),
         };

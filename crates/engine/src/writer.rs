@@ -1,0 +1,508 @@
+//! Objects that come in pieces: begun, appended to, finished.
+//!
+//! What is not finished was never to be seen, and its slices go with the writer; those that a crash leaves are entries like others,
+//! which go with their blocks. Who [follows](ObjectWriter::follow) a writer reads while it writes: what it still holds from there, and
+//! what has left it from the engine.
+
+use crate::cache::{Cx, ObjectCache};
+use crate::large::{Manifest, Slices, whole_parts};
+use crate::object::{Meta, Object, Pieces, RejectReason};
+use crate::read::Place;
+use crate::reader::Broken;
+use crate::update::{Outcome, ROUNDS_MAX, Tried};
+use parking_lot::Mutex;
+use pumice_device::Device;
+use pumice_memory::Payload;
+use pumice_record::{Record, RecordParts};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+/// The most bytes that an owner may store beside a value.
+pub const HEAD_BYTES_MAX: usize = 8 << 10;
+
+/// An object with bytes of its owner's and a value is one record up to so many bytes of both. Of longer ones the value is a slice, or
+/// several, so that the head can be replaced alone for little.
+const ONE_RECORD_BYTES: usize = 15 << 10;
+
+/// Bytes that a follower copies from its writer at once.
+const COPIED_BYTES: usize = 64 << 10;
+
+/// What is known of an object before its value comes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewObject<'a> {
+    /// Flags, expiry and marks.
+    pub meta: Meta,
+    /// Bytes of the value, where that is known.
+    pub len: Option<u64>,
+    /// What the owner stores beside the value, at most [`HEAD_BYTES_MAX`].
+    pub head: &'a [u8],
+    /// Whether it is kept from flash whatever the rule of admission says.
+    pub never_on_flash: bool,
+}
+
+/// What a writer and its followers share.
+#[derive(Debug, Default)]
+struct Window {
+    /// The bytes that are no slice yet.
+    buffer: Vec<u8>,
+    /// Bytes of the value before them.
+    start: u64,
+    /// Version and length of the slices, once there are any.
+    set: Option<(u64, u32)>,
+    end: End,
+    waiting: Vec<Waker>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    /// There is none yet.
+    #[default]
+    Open,
+    /// All is there.
+    Finished,
+    /// There will be no object.
+    Failed,
+}
+
+impl Window {
+    fn wake(&mut self) {
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// Writes one object, piece by piece. It holds up to 1 MiB of the value, and is to be seen when it is finished. Dropped before, it leaves
+/// what stood under the key.
+pub struct ObjectWriter<D: Device + Clone> {
+    cache: ObjectCache<D>,
+    cx: Cx<D>,
+    key: Box<[u8]>,
+    head: Box<[u8]>,
+    meta: Meta,
+    len: Option<u64>,
+    never_on_flash: bool,
+    /// Once it is certain that the object is large.
+    slices: Option<Slices>,
+    window: Arc<Mutex<Window>>,
+    /// Why nothing more can be written.
+    failure: Option<RejectReason>,
+    is_finished: bool,
+}
+
+impl<D: Device + Clone> ObjectCache<D> {
+    /// Whether a value of this length is stored in slices, and so comes and goes in pieces.
+    pub fn is_large(&self, key: &[u8], value_len: u64) -> bool {
+        value_len > self.inner.whole_bytes(key) as u64
+    }
+
+    /// Memory that a writer of a value of this length holds, in bytes.
+    pub fn writer_bytes(&self, key: &[u8], value_len: Option<u64>) -> usize {
+        let whole = self.inner.whole_bytes(key);
+        match value_len {
+            Some(len) if self.is_large(key, len) => self.inner.slice_bytes(key),
+            Some(len) => len as usize,
+            None => whole,
+        }
+    }
+
+    /// Begins an object whose value comes in pieces.
+    ///
+    /// # Errors
+    /// [`RejectReason`]; what stands under the key is untouched.
+    pub fn begin(&self, cx: &Cx<D>, key: &[u8], new: NewObject<'_>) -> Result<ObjectWriter<D>, RejectReason> {
+        self.flush_if_due(cx);
+        let len = usize::try_from(new.len.unwrap_or(0)).unwrap_or(usize::MAX);
+        if let Some(reason) = self.inner.refusal(key, len) {
+            return Err(reason);
+        }
+        if new.head.len() > HEAD_BYTES_MAX || new.head.len() >= self.inner.whole_bytes(key) {
+            return Err(RejectReason::Length);
+        }
+        let mut writer = ObjectWriter {
+            cache: self.clone(),
+            cx: cx.clone(),
+            key: key.into(),
+            head: new.head.into(),
+            meta: new.meta,
+            len: new.len,
+            never_on_flash: new.never_on_flash,
+            slices: None,
+            window: Arc::default(),
+            failure: None,
+            is_finished: false,
+        };
+        if new.len.is_some_and(|len| len > writer.whole_bytes() as u64) {
+            writer.slice(self.inner.slice_bytes(key));
+        }
+        Ok(writer)
+    }
+
+    /// Replaces what the owner has stored beside a value, with flags, expiry and marks, if the object still is the one that was seen; the
+    /// value is not written again where it is a large object's, or has more than 15 KiB and was written with a head. After a crash there is
+    /// the one or the other. [`Outcome::Kept`] where another change came before.
+    pub async fn replace_head(
+        &self,
+        cx: &Cx<D>,
+        mut seen: Object<D::Buf>,
+        head: &[u8],
+        meta: Meta,
+    ) -> Outcome {
+        // Whoever waits must not pin what is waited for.
+        seen.detach();
+        let parts = RecordParts {
+            head,
+            ..crate::cache::Inner::with_meta(&seen.head, meta)
+        };
+        if head.len() > HEAD_BYTES_MAX
+            || self.inner.store().padded_len(&parts) > self.inner.store().record_max()
+        {
+            return Outcome::Rejected(RejectReason::Length);
+        }
+        let tried = self.publish_when_room(cx, seen.place, parts, true).await;
+        if let (Tried::Done(Outcome::Rejected(_)), Some(manifest)) = (&tried, Manifest::decode(&seen.head)) {
+            self.large(cx, parts.key)
+                .drop_slices(manifest, |books| &books.evicted);
+        }
+        tried.outcome().unwrap_or(Outcome::Kept)
+    }
+}
+
+impl<D: Device + Clone> ObjectWriter<D> {
+    /// The longest value that is one record beside this head.
+    fn whole_bytes(&self) -> usize {
+        self.cache.inner.whole_bytes(&self.key) - self.head.len()
+    }
+
+    /// From here on the object is large.
+    fn slice(&mut self, slice_bytes: usize) {
+        let so_far = self.window.lock().buffer.len() as u64;
+        let likely_len = self.len.unwrap_or(so_far);
+        let large = self.cache.large(&self.cx, &self.key);
+        let mut slices = large.slices(likely_len, slice_bytes, self.meta.expiry);
+        if self.never_on_flash {
+            slices.mark = Meta::REFUSED;
+        }
+        self.window.lock().set = Some((slices.manifest.version, slices.manifest.slice_bytes));
+        self.slices = Some(slices);
+    }
+
+    /// Bytes appended so far.
+    pub fn appended(&self) -> u64 {
+        let window = self.window.lock();
+        window.start + window.buffer.len() as u64
+    }
+
+    /// Appends to the value; waits where flash has no room yet.
+    ///
+    /// # Errors
+    /// [`RejectReason`]: there will be no object, and what stands under the key is untouched.
+    pub async fn append(&mut self, mut bytes: &[u8]) -> Result<(), RejectReason> {
+        if let Some(reason) = self.failure {
+            return Err(reason);
+        }
+        let len = self.appended() + bytes.len() as u64;
+        if self.len.is_some_and(|told| len > told) {
+            return Err(self.fail(RejectReason::Length));
+        }
+        if let Some(reason) =
+            (self.cache.inner).refusal(&self.key, usize::try_from(len).unwrap_or(usize::MAX))
+        {
+            return Err(self.fail(reason));
+        }
+        while !bytes.is_empty() {
+            let most = match &self.slices {
+                Some(slices) => slices.manifest.slice_bytes as usize,
+                None => self.whole_bytes(),
+            };
+            let held = {
+                let mut window = self.window.lock();
+                let buffer = &mut window.buffer;
+                let (now, rest) = bytes.split_at(bytes.len().min(most - buffer.len()));
+                let needed = buffer.len() + now.len();
+                if needed > buffer.capacity() {
+                    let capacity = needed.max(2 * buffer.capacity()).min(most);
+                    let more = capacity - buffer.len();
+                    buffer.reserve_exact(more);
+                }
+                buffer.extend_from_slice(now);
+                bytes = rest;
+                window.wake();
+                window.buffer.len()
+            };
+            if held == most && (self.slices.is_some() || !bytes.is_empty()) {
+                if self.slices.is_none() {
+                    self.slice(self.cache.inner.slice_bytes(&self.key));
+                }
+                self.write(false).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all whole slices of what is held, and with `all` the rest too.
+    async fn write(&mut self, all: bool) -> Result<(), RejectReason> {
+        let Some(mut slices) = self.slices else {
+            return Ok(());
+        };
+        let slice_bytes = slices.manifest.slice_bytes as usize;
+        let mut held = std::mem::take(&mut self.window.lock().buffer);
+        // Whoever drops this while it waits has lost what was held.
+        self.failure = Some(RejectReason::Length);
+        let mut at = 0;
+        while held.len() - at >= slice_bytes || all && at < held.len() {
+            let end = held.len().min(at + slice_bytes);
+            if let Some(wait) = self.cache.change_wait(&self.cx) {
+                wait.await;
+            }
+            let piece = Payload::Bytes(&held[at..end]);
+            let large = self.cache.large(&self.cx, &self.key);
+            // A slice counts before it is stored: what is dropped meanwhile leaves none behind.
+            let slice = slices.next(&self.key, piece);
+            self.slices = Some(slices);
+            if let Err(reason) = large.write_slice(slice).await {
+                return Err(self.fail(reason));
+            }
+            at = end;
+        }
+        held.drain(..at);
+        let mut window = self.window.lock();
+        window.buffer = held;
+        window.start += at as u64;
+        window.wake();
+        drop(window);
+        self.failure = None;
+        Ok(())
+    }
+
+    /// Makes the object visible, in place of whatever stands under the key. Returns its version.
+    ///
+    /// # Errors
+    /// [`RejectReason`]; what stood under the key is gone then too, unless the value is not as long as was told.
+    pub async fn finish(mut self) -> Result<u64, RejectReason> {
+        self.complete().await?;
+        let large = self.cache.large(&self.cx, &self.key);
+        let stored = match &self.slices {
+            Some(slices) => large.set_head(slices, &self.head, self.meta).await,
+            None => {
+                let held = std::mem::take(&mut self.window.lock().buffer);
+                let parts = self.whole(&held, self.meta);
+                let stored = large
+                    .when_there_is_room(parts, || self.cache.publish(&self.cx, parts))
+                    .await;
+                self.window.lock().buffer = held;
+                stored
+            }
+        };
+        match stored {
+            Ok(_) => self.end(End::Finished),
+            Err(_) => self.slices = None,
+        }
+        stored
+    }
+
+    /// As [`ObjectWriter::finish`], if `decide` says with which meta, given all but the value of what the key holds; as one step, as
+    /// [`ObjectCache::update`].
+    pub async fn finish_if<F>(mut self, mut decide: F) -> Outcome
+    where
+        F: FnMut(Option<&Object<D::Buf>>) -> Option<Meta>,
+    {
+        if let Err(reason) = self.complete().await {
+            return Outcome::Rejected(reason);
+        }
+        for _ in 0..ROUNDS_MAX {
+            let Ok((seen, place)) = self.cache.observe(&self.cx, &self.key, usize::MAX).await else {
+                unreachable!("whatever it takes")
+            };
+            let Some(meta) = decide(seen.as_ref()) else {
+                return Outcome::Kept;
+            };
+            let old = seen.and_then(|seen| Manifest::decode(&seen.head));
+            match self.publish_if(place, meta).await {
+                Tried::Done(outcome) => {
+                    if let Some(old) = old {
+                        self.cache
+                            .large(&self.cx, &self.key)
+                            .drop_slices(old, |books| &books.overwritten);
+                    }
+                    if let Outcome::Stored { .. } = outcome {
+                        self.end(End::Finished);
+                    }
+                    return outcome;
+                }
+                Tried::Changed => {}
+                Tried::Refused(reason) => return Outcome::Rejected(reason),
+            }
+        }
+        Outcome::Busy
+    }
+
+    async fn publish_if(&self, place: Place, meta: Meta) -> Tried {
+        if let Some(slices) = &self.slices {
+            let head = (&*self.head, meta);
+            return (self.cache)
+                .publish_head_if(&self.cx, &self.key, place, slices, head)
+                .await;
+        }
+        let held = std::mem::take(&mut self.window.lock().buffer);
+        let parts = self.whole(&held, meta);
+        let tried = self.cache.publish_when_room(&self.cx, place, parts, false).await;
+        self.window.lock().buffer = held;
+        tried
+    }
+
+    /// The one record of an object that is not large.
+    fn whole<'a>(&'a self, value: &'a [u8], meta: Meta) -> RecordParts<'a> {
+        let parts = whole_parts(&self.key, Payload::Bytes(value), meta);
+        RecordParts {
+            head: &self.head,
+            marks: match self.never_on_flash {
+                true => parts.marks | Meta::REFUSED,
+                false => parts.marks,
+            },
+            ..parts
+        }
+    }
+
+    /// The value is to be as long as was told; all of it but one record is written.
+    async fn complete(&mut self) -> Result<(), RejectReason> {
+        if let Some(reason) = self.failure {
+            return Err(reason);
+        }
+        let appended = self.appended();
+        if self.len.is_some_and(|told| told != appended) {
+            return Err(self.fail(RejectReason::Length));
+        }
+        self.len = Some(appended);
+        let is_apart = !self.head.is_empty() && self.head.len() as u64 + appended > ONE_RECORD_BYTES as u64;
+        if self.slices.is_none() && is_apart {
+            self.slice(appended as usize);
+        }
+        self.write(true).await
+    }
+
+    /// There will be no object: its slices go, and followers hear of it.
+    fn fail(&mut self, reason: RejectReason) -> RejectReason {
+        self.failure = Some(reason);
+        if let Some(slices) = self.slices.take() {
+            self.cache
+                .large(&self.cx, &self.key)
+                .drop_slices(slices.manifest, |books| &books.rejected);
+        }
+        self.end(End::Failed);
+        reason
+    }
+
+    fn end(&mut self, end: End) {
+        self.is_finished = true;
+        let mut window = self.window.lock();
+        window.end = end;
+        if end == End::Failed {
+            window.buffer = Vec::new();
+        }
+        window.wake();
+    }
+
+    /// Lets others read what is written, from the start, while it is.
+    pub fn follow(&self) -> Follow {
+        Follow {
+            key: self.key.clone(),
+            window: Arc::clone(&self.window),
+        }
+    }
+}
+
+impl<D: Device + Clone> Drop for ObjectWriter<D> {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.fail(RejectReason::Length);
+        }
+    }
+}
+
+/// An object that is being written, for whoever wants to read it, on any thread.
+#[derive(Clone, Debug)]
+pub struct Follow {
+    key: Box<[u8]>,
+    window: Arc<Mutex<Window>>,
+}
+
+impl Follow {
+    /// Reads it, from byte `at` on.
+    pub fn reader<D: Device + Clone>(&self, cache: &ObjectCache<D>, cx: &Cx<D>, at: u64) -> Follower<D> {
+        Follower {
+            cache: cache.clone(),
+            cx: cx.clone(),
+            follow: self.clone(),
+            at,
+        }
+    }
+}
+
+/// Reads an object that is being written.
+pub struct Follower<D: Device + Clone> {
+    cache: ObjectCache<D>,
+    cx: Cx<D>,
+    follow: Follow,
+    at: u64,
+}
+
+impl<D: Device + Clone> Follower<D> {
+    /// Reads what comes next, at most a slice: waits for it where it has not been appended yet. `None` at the end of a finished object.
+    ///
+    /// # Errors
+    /// [`Broken`]: the writer has failed, or what has left it is not there any more.
+    pub async fn read(&mut self) -> Result<Option<Pieces<D::Buf>>, Broken> {
+        let from_engine = poll_fn(|context| {
+            let mut window = self.follow.window.lock();
+            let held_at = self.at.checked_sub(window.start);
+            let held = held_at.and_then(|at| window.buffer.get(usize::try_from(at).ok()?..));
+            let held = held.filter(|held| !held.is_empty());
+            Poll::Ready(match (window.end, held, window.set) {
+                (End::Failed, ..) => Err(Broken),
+                (_, Some(held), _) => {
+                    let held = &held[..held.len().min(COPIED_BYTES)];
+                    let parts = whole_parts(&self.follow.key, Payload::Bytes(held), Meta::default());
+                    Ok(Next::Held(Record::of(&parts)))
+                }
+                (_, None, Some(set)) if held_at.is_none() => Ok(Next::Slice(set)),
+                (End::Finished, ..) => Ok(Next::End),
+                (End::Open, ..) => {
+                    if !window
+                        .waiting
+                        .iter()
+                        .any(|waker| waker.will_wake(context.waker()))
+                    {
+                        window.waiting.push(context.waker().clone());
+                    }
+                    return Poll::Pending;
+                }
+            })
+        });
+        let (record, skip) = match from_engine.await? {
+            Next::End => return Ok(None),
+            Next::Held(record) => (record, 0),
+            Next::Slice((set, slice_bytes)) => {
+                let slice_bytes = u64::from(slice_bytes);
+                let number = u32::try_from(self.at / slice_bytes).map_err(|_| Broken)?;
+                let read = self.cache.slice(&self.cx, &self.follow.key, set, number).await;
+                (read.ok_or(Broken)?.head, self.at % slice_bytes)
+            }
+        };
+        let len = u64::from(record.header().value_len)
+            .checked_sub(skip)
+            .ok_or(Broken)?;
+        self.at += len;
+        Ok(Some(Pieces {
+            records: vec![record],
+            skip: skip as usize,
+            len: len as usize,
+        }))
+    }
+}
+
+/// What a follower reads next.
+enum Next<B> {
+    Held(Record<B>),
+    Slice((u64, u32)),
+    End,
+}

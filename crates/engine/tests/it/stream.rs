@@ -1,0 +1,354 @@
+//! Objects that come and go in pieces.
+
+use crate::common::Rig;
+use pumice::{Access, CacheOptions, Lookup, Meta, NewObject, Object, Outcome, RejectReason, Tier};
+use pumice_device::{MemDevice, MemMedium, Payload};
+use pumice_world::ManualClock;
+use std::sync::Arc;
+
+fn rig_with(options: CacheOptions) -> Rig<MemDevice> {
+    let device = MemDevice::new(Arc::new(MemMedium::new(32 << 20)));
+    Rig::open(device, Arc::new(ManualClock::new(1_000)), options)
+}
+
+fn rig() -> Rig<MemDevice> {
+    rig_with(CacheOptions {
+        dram_bytes: 4 << 20,
+        block_bytes: Some(256 << 10),
+        item_bytes_max: 8 << 20,
+        ..CacheOptions::default()
+    })
+}
+
+/// No two slices of it are equal.
+fn bytes(len: usize, salt: u32) -> Vec<u8> {
+    let words = (0..).flat_map(|n: u32| (n.wrapping_mul(2_654_435_761) ^ salt).to_le_bytes());
+    words.take(len).collect()
+}
+
+/// All but the value of what a key holds.
+fn head(rig: &Rig<MemDevice>, key: &[u8]) -> Option<Object<pumice_device::AlignedBuf>> {
+    let mut found = rig.cache.lookup(&rig.cx, key, Access::Count);
+    loop {
+        match found {
+            Lookup::Known(object) => return object,
+            Lookup::Read(fetch) => found = rig.run(rig.cache.fetch(&rig.cx, key, fetch, Access::Count)),
+        }
+    }
+}
+
+fn read_range(rig: &Rig<MemDevice>, key: &[u8], range: std::ops::Range<u64>) -> Option<Vec<u8>> {
+    let object = head(rig, key)?;
+    let mut reader = rig.cache.reader(&rig.cx, key, &object);
+    reader.range(range);
+    let mut out = Vec::new();
+    while let Some(pieces) = rig.run(reader.read()).ok()? {
+        let before = out.len();
+        for part in pieces.parts() {
+            let Payload::Bytes(part) = part else {
+                panic!("real bytes")
+            };
+            out.extend_from_slice(part);
+        }
+        assert_eq!(out.len() - before, pieces.len());
+    }
+    assert_eq!(reader.left(), 0);
+    Some(out)
+}
+
+fn write(rig: &Rig<MemDevice>, key: &[u8], value: &[u8], new: NewObject<'_>) -> Result<u64, RejectReason> {
+    let mut writer = rig.cache.begin(&rig.cx, key, new)?;
+    let mut left = value;
+    let mut step = 1;
+    while !left.is_empty() {
+        let now;
+        (now, left) = left.split_at(step.min(left.len()));
+        rig.run(writer.append(now))?;
+        step = step * 3 + 1;
+    }
+    rig.run(writer.finish())
+}
+
+#[test]
+fn what_comes_in_pieces_is_there_when_it_is_finished_and_any_range_of_it() {
+    for flash_write in [pumice::FlashWrite::Insertion, pumice::FlashWrite::Eviction] {
+        let rig = rig_with(CacheOptions {
+            flash_write,
+            dram_bytes: 4 << 20,
+            block_bytes: Some(256 << 10),
+            item_bytes_max: 8 << 20,
+            ..CacheOptions::default()
+        });
+        let lens = [0, 1, 20_000, 65_000, 66_000, 1_000_000, 7_000_000];
+        // What leaves DRAM for a reader waits for no room on flash: here a value has to fit DRAM, where it does not go to flash at once.
+        let fitting = lens.len() - usize::from(flash_write == pumice::FlashWrite::Eviction);
+        for (n, len) in lens.into_iter().take(fitting).enumerate() {
+            for told in [true, false] {
+                let (key, value) = (format!("{n}{told}").into_bytes(), bytes(len, n as u32));
+                let new = NewObject {
+                    meta: Meta {
+                        flags: 5,
+                        ..Meta::default()
+                    },
+                    len: told.then_some(len as u64),
+                    ..NewObject::default()
+                };
+                assert!(write(&rig, &key, &value, new).is_ok());
+                rig.settle();
+                assert!(
+                    rig.get(&key).as_ref() == Some(&value),
+                    "{len} {told} {flash_write:?}"
+                );
+                assert_eq!(head(&rig, &key).map(|head| head.flags()), Some(5));
+                let len = len as u64;
+                for range in [
+                    0..len,
+                    0..1,
+                    len / 2..len / 2 + 40_000,
+                    len.saturating_sub(1)..u64::MAX,
+                ] {
+                    let there = range.start.min(len) as usize..range.end.min(len) as usize;
+                    assert_eq!(
+                        read_range(&rig, &key, range.clone()).as_deref(),
+                        Some(&value[there])
+                    );
+                }
+            }
+        }
+        rig.check();
+    }
+}
+
+#[test]
+fn a_range_reads_the_slices_that_it_touches() {
+    let rig = rig_with(CacheOptions {
+        dram_bytes: 0,
+        block_bytes: Some(256 << 10),
+        item_bytes_max: 8 << 20,
+        ..CacheOptions::default()
+    });
+    let value = bytes(2_000_000, 1);
+    assert!(write(&rig, b"key", &value, NewObject::default()).is_ok());
+    assert!(write(&rig, b"filler", &bytes(300_000, 2), NewObject::default()).is_ok());
+    rig.settle();
+    let reads = || rig.cache.stats().flash.record_reads;
+    for (range, most) in [
+        (1_000_000..1_000_001, 2),
+        (500_000..530_000, 4),
+        (0..2_000_000, 140),
+    ] {
+        let before = reads();
+        let read = read_range(&rig, b"key", range.start as u64..range.end as u64);
+        assert!(read.as_deref() == Some(&value[range.clone()]));
+        let made = reads() - before;
+        assert!((2..=most).contains(&made), "{range:?}: {made}");
+    }
+}
+
+#[test]
+fn what_is_not_finished_was_never_there_and_leaves_nothing() {
+    let rig = rig();
+    assert!(rig.set(b"key", b"older"));
+    let value = bytes(1_000_000, 1);
+    let mut writer = rig.cache.begin(&rig.cx, b"key", NewObject::default()).unwrap();
+    assert_eq!(rig.run(writer.append(&value)), Ok(()));
+    assert!(rig.cache.books().resident().0 > 10, "slices");
+    assert_eq!(rig.get(b"key").as_deref(), Some(&b"older"[..]));
+    drop(writer);
+    assert_eq!(rig.cache.books().resident().0, 1);
+    // While it waits, too.
+    let mut writer = rig.cache.begin(&rig.cx, b"key", NewObject::default()).unwrap();
+    while rig.poll_once(writer.append(&value)).is_some() {}
+    assert_eq!(
+        rig.run(writer.append(b"more")),
+        Err(RejectReason::Length),
+        "a gap"
+    );
+    drop(writer);
+    rig.settle();
+    assert_eq!(rig.cache.books().resident().0, 1);
+    assert_eq!(rig.get(b"key").as_deref(), Some(&b"older"[..]));
+    rig.check();
+}
+
+#[test]
+fn a_value_of_another_length_than_was_told_is_refused() {
+    let rig = rig();
+    for told in [10, 500_000] {
+        for len in [told - 1, told + 1] {
+            assert!(rig.set(b"key", b"older"));
+            let new = NewObject {
+                len: Some(told as u64),
+                ..NewObject::default()
+            };
+            assert_eq!(
+                write(&rig, b"key", &bytes(len, 0), new),
+                Err(RejectReason::Length)
+            );
+            assert_eq!(rig.get(b"key").as_deref(), Some(&b"older"[..]));
+        }
+    }
+    let too_large = NewObject {
+        len: Some(9 << 20),
+        ..NewObject::default()
+    };
+    let refused = rig.cache.begin(&rig.cx, b"key", too_large).err();
+    assert_eq!(refused, Some(RejectReason::TooLarge));
+    assert_eq!(
+        write(&rig, b"key", &bytes(9 << 20, 0), NewObject::default()),
+        Err(RejectReason::TooLarge)
+    );
+    assert_eq!(rig.cache.books().resident().0, 1);
+    rig.check();
+}
+
+#[test]
+fn a_finish_on_a_condition_sees_the_newest_and_leaves_no_slices_where_it_does_not_hold() {
+    let rig = rig();
+    for len in [1_000, 300_000] {
+        let value = bytes(len, 3);
+        let begin = || {
+            let mut writer = rig.cache.begin(&rig.cx, b"key", NewObject::default()).unwrap();
+            assert_eq!(rig.run(writer.append(&value)), Ok(()));
+            writer
+        };
+        let writer = begin();
+        assert!(rig.set(b"key", b"newer"));
+        let kept = rig.run(writer.finish_if(|seen| {
+            assert_eq!(seen.map(Object::to_vec).as_deref(), Some(&b"newer"[..]));
+            None
+        }));
+        assert_eq!(kept, Outcome::Kept);
+        assert_eq!(rig.cache.books().resident().0, 1);
+        let version = rig.cache.begin(&rig.cx, b"key", NewObject::default()).ok();
+        drop(version);
+        let stored = rig.run(begin().finish_if(|seen| seen.map(|seen| seen.meta())));
+        assert!(matches!(stored, Outcome::Stored { .. }), "{stored:?}");
+        assert!(rig.get(b"key").as_ref() == Some(&value));
+        assert!(rig.run(rig.cache.delete(&rig.cx, b"key")));
+        assert_eq!(rig.cache.books().resident(), (0, 0));
+        rig.check();
+    }
+}
+
+#[test]
+fn what_is_to_be_on_dram_alone_never_reaches_flash() {
+    for flash_write in [pumice::FlashWrite::Insertion, pumice::FlashWrite::Eviction] {
+        for len in [100, 30_000, 300_000] {
+            let rig = rig_with(CacheOptions {
+                flash_write,
+                dram_bytes: 4 << 20,
+                block_bytes: Some(256 << 10),
+                ..CacheOptions::default()
+            });
+            let new = NewObject {
+                never_on_flash: true,
+                ..NewObject::default()
+            };
+            let value = bytes(len, 3);
+            assert!(write(&rig, b"key", &value, new).is_ok());
+            assert!(rig.get(b"key").as_ref() == Some(&value));
+            assert_eq!(head(&rig, b"key").map(|head| head.tier()), Some(Tier::Dram));
+            rig.run(rig.cache.close(&rig.cx)).unwrap();
+            assert_eq!(rig.cache.stats().flash.appended_bytes, 0);
+        }
+    }
+}
+
+#[test]
+fn followers_read_what_is_there_wait_for_the_rest_and_hear_of_a_failure() {
+    use std::future::Future as _;
+    use std::task::{Context, Poll, Waker};
+    for (len, fails) in [(40_000, false), (900_000, false), (900_000, true)] {
+        let rig = rig();
+        let value = bytes(len, 9);
+        let mut writer = rig.cache.begin(&rig.cx, b"key", NewObject::default()).unwrap();
+        let follow = writer.follow();
+        let mut readers: Vec<_> = [0, 1_000, len as u64 / 2]
+            .map(|at| {
+                (
+                    follow.reader(&rig.cache, &rig.cx, at),
+                    value[at as usize..].to_vec(),
+                    0,
+                )
+            })
+            .into();
+        let mut context = Context::from_waker(Waker::noop());
+        for (n, piece) in value.chunks(17_000).enumerate() {
+            assert_eq!(rig.run(writer.append(piece)), Ok(()));
+            // The last falls behind.
+            let followed = if n % 10 == 9 { 3 } else { 2 };
+            for (reader, expected, at) in &mut readers[..followed] {
+                loop {
+                    let mut read = Box::pin(reader.read());
+                    match read.as_mut().poll(&mut context) {
+                        Poll::Ready(Ok(Some(pieces))) => {
+                            for part in pieces.parts() {
+                                let Payload::Bytes(part) = part else { panic!() };
+                                assert!(expected[*at..].starts_with(part));
+                                *at += part.len();
+                            }
+                        }
+                        Poll::Ready(end) => panic!("{end:?}"),
+                        Poll::Pending => break,
+                    }
+                }
+            }
+        }
+        if fails {
+            drop(writer);
+        } else {
+            assert!(rig.run(writer.finish()).is_ok());
+        }
+        for (mut reader, expected, mut at) in readers {
+            let end = loop {
+                match rig.run(reader.read()) {
+                    Ok(Some(pieces)) => {
+                        for part in pieces.parts() {
+                            let Payload::Bytes(part) = part else { panic!() };
+                            assert!(expected[at..].starts_with(part));
+                            at += part.len();
+                        }
+                    }
+                    Ok(None) => break true,
+                    Err(_) => break false,
+                }
+            };
+            assert_eq!(end, !fails);
+            assert!(fails || at == expected.len());
+        }
+        rig.check();
+    }
+}
+
+#[test]
+fn a_head_is_replaced_alone_if_it_is_the_one_that_was_seen() {
+    for len in [0, 1_000, 14_000, 40_000, 60_000, 1_000_000] {
+        let rig = rig();
+        let value = bytes(len, 3);
+        let new = NewObject {
+            head: &[1; 300],
+            len: Some(len as u64),
+            ..NewObject::default()
+        };
+        assert!(write(&rig, b"key", &value, new).is_ok());
+        let seen = head(&rig, b"key").unwrap();
+        assert_eq!(seen.head(), [1; 300]);
+        let stale = seen.clone();
+        let before = rig.cache.stats().flash.appended_bytes;
+        let meta = Meta {
+            flags: 8,
+            ..seen.meta()
+        };
+        let replaced = rig.run(rig.cache.replace_head(&rig.cx, seen, &[2; 500], meta));
+        assert!(matches!(replaced, Outcome::Stored { .. }));
+        let appended = rig.cache.stats().flash.appended_bytes - before;
+        assert!(appended <= 16 << 10, "{appended} for {len}");
+        let lost = rig.run(rig.cache.replace_head(&rig.cx, stale, &[3; 500], meta));
+        assert_eq!(lost, Outcome::Kept);
+        let now = head(&rig, b"key").unwrap();
+        assert_eq!((now.head(), now.flags()), (&[2; 500][..], 8));
+        assert!(rig.get(b"key").as_ref() == Some(&value));
+        rig.check();
+    }
+}

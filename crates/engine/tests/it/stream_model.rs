@@ -1,0 +1,413 @@
+//! Writers, readers, ranges, followers and replaced heads against a plain map: without a crash, and with one at writes and log appends.
+
+use crate::common::{KINDS, Random, Rig, key, of_kind};
+use pumice::{CacheOptions, Follower, Meta, NewObject, ObjectWriter, Outcome};
+use pumice_device::{AlignedBuf, Payload};
+use pumice_testkit::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
+use pumice_world::ManualClock;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+const KEYS: u64 = 6;
+
+/// What a key holds.
+#[derive(Clone, PartialEq, Eq)]
+struct Held {
+    value: Vec<u8>,
+    head: Vec<u8>,
+    flags: u32,
+}
+
+/// An object that is being written.
+struct Writing {
+    n: u64,
+    writer: ObjectWriter<FaultyDevice>,
+    held: Held,
+    appended: usize,
+    follower: Option<(Follower<FaultyDevice>, usize)>,
+}
+
+struct Model {
+    live: HashMap<u64, Held>,
+    /// What the last step's key held before it.
+    before: Option<(u64, Option<Held>)>,
+    writing: Vec<Writing>,
+    hits: u64,
+    misses: u64,
+}
+
+fn bytes(random: &mut Random, len: u64) -> Vec<u8> {
+    let salt = random.next_u64() as u32;
+    let words = (0..).flat_map(|n: u32| (n.wrapping_mul(2_654_435_761) ^ salt).to_le_bytes());
+    words.take(len as usize).collect()
+}
+
+fn flat(parts: &pumice::Pieces<AlignedBuf>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for part in parts.parts() {
+        let Payload::Bytes(part) = part else {
+            panic!("real bytes")
+        };
+        out.extend_from_slice(part);
+    }
+    assert_eq!(out.len(), parts.len());
+    out
+}
+
+impl Model {
+    fn new() -> Self {
+        Self {
+            live: HashMap::new(),
+            before: None,
+            writing: Vec::new(),
+            hits: 0,
+            misses: 0,
+        }
+    }
+
+    /// Whether an object is one that its key may hold.
+    fn is_legal(&self, n: u64, held: &Held) -> bool {
+        let before = self.before.as_ref().filter(|(other, _)| *other == n);
+        self.live.get(&n) == Some(held) || before.is_some_and(|(_, before)| before.as_ref() == Some(held))
+    }
+
+    fn replaced(&mut self, n: u64) {
+        self.before = Some((n, self.live.remove(&n)));
+    }
+
+    fn step(&mut self, rig: &Rig<FaultyDevice>, random: &mut Random, must_hit: bool) {
+        let (n, cx, cache) = (random.below(KEYS), &rig.cx, &rig.cache);
+        let name = key(n);
+        match random.below(20) {
+            0..3 if self.writing.len() < 3 => {
+                let len = match random.below(4) {
+                    0 => random.below(3_000),
+                    1 => random.below(30_000),
+                    _ => random.below(200_000),
+                };
+                let head = [0, 0, 30, 2_000][random.below(4) as usize];
+                let held = Held {
+                    value: bytes(random, len),
+                    head: bytes(random, head),
+                    flags: random.next_u64() as u32,
+                };
+                let new = NewObject {
+                    meta: Meta {
+                        flags: held.flags,
+                        ..Meta::default()
+                    },
+                    len: (random.below(2) == 0).then_some(len),
+                    head: &held.head,
+                    never_on_flash: random.below(8) == 0 && !must_hit,
+                };
+                let writer = cache.begin(cx, &name, new).expect("not too long");
+                let follower = (random.below(2) == 0).then(|| (writer.follow().reader(cache, cx, 0), 0));
+                self.writing.push(Writing {
+                    n,
+                    writer,
+                    held,
+                    appended: 0,
+                    follower,
+                });
+            }
+            0..8 if !self.writing.is_empty() => self.append(rig, random),
+            8..11 if !self.writing.is_empty() => self.finish(rig, random),
+            11 if !self.writing.is_empty() => {
+                let at = random.below(self.writing.len() as u64) as usize;
+                self.writing.swap_remove(at);
+            }
+            12 => {
+                let seen = rig.run(cache.get_head(cx, &name));
+                let Some(seen) = seen else {
+                    assert!(!must_hit || !self.live.contains_key(&n), "key {n}");
+                    return;
+                };
+                let mut held = self.live.get(&n).cloned().expect("what is there was stored");
+                assert!(held.head == seen.head(), "key {n}");
+                let head_len = [0, 40, 3_000][random.below(3) as usize];
+                self.replaced(n);
+                held.head = bytes(random, head_len);
+                held.flags = random.next_u64() as u32;
+                let meta = Meta {
+                    flags: held.flags,
+                    ..seen.meta()
+                };
+                match rig.run(cache.replace_head(cx, seen, &held.head, meta)) {
+                    Outcome::Stored { .. } => drop(self.live.insert(n, held)),
+                    Outcome::Rejected(_) => {
+                        // It may have stayed as it was.
+                        if let Some((_, Some(before))) = self.before.clone() {
+                            self.live.insert(n, before);
+                        }
+                    }
+                    outcome => panic!("{outcome:?}"),
+                }
+            }
+            13 => {
+                self.replaced(n);
+                rig.run(cache.delete(cx, &name));
+            }
+            14 => {
+                self.replaced(n);
+                let value = bytes(random, 500);
+                if rig.set(&name, &value) {
+                    let held = Held {
+                        value,
+                        head: Vec::new(),
+                        flags: 0,
+                    };
+                    self.live.insert(n, held);
+                }
+            }
+            15 | 16 => {
+                // What has been in a buffer for long is written.
+                rig.clock.advance_secs(4);
+                cache.tick(cx);
+                rig.settle();
+            }
+            _ => self.read(rig, random, n, must_hit),
+        }
+    }
+
+    fn append(&mut self, rig: &Rig<FaultyDevice>, random: &mut Random) {
+        let at = random.below(self.writing.len() as u64) as usize;
+        let writing = &mut self.writing[at];
+        let left = &writing.held.value[writing.appended..];
+        let now = &left[..left.len().min(random.below(60_000) as usize)];
+        if rig.run(writing.writer.append(now)).is_err() {
+            self.writing.swap_remove(at);
+            return;
+        }
+        writing.appended += now.len();
+        if let Some((follower, read)) = &mut writing.follower
+            && *read < writing.appended
+        {
+            match rig.run(follower.read()) {
+                Ok(pieces) => {
+                    let got = flat(&pieces.expect("it is not finished"));
+                    assert!(writing.held.value[*read..].starts_with(&got));
+                    *read += got.len();
+                }
+                // What has left the writer may have been evicted.
+                Err(_) => writing.follower = None,
+            }
+        }
+    }
+
+    fn finish(&mut self, rig: &Rig<FaultyDevice>, random: &mut Random) {
+        let at = random.below(self.writing.len() as u64) as usize;
+        let Writing {
+            n,
+            mut writer,
+            held,
+            appended,
+            ..
+        } = self.writing.swap_remove(at);
+        if rig.run(writer.append(&held.value[appended..])).is_err() {
+            return;
+        }
+        let mut is_wanted = true;
+        let before = self.live.get(&n).cloned();
+        let stored = if random.below(3) == 0 {
+            let wants = random.below(2) == 0;
+            let outcome = rig.run(writer.finish_if(|seen| {
+                is_wanted = seen.is_some() == wants;
+                let meta = Meta {
+                    flags: held.flags,
+                    ..Meta::default()
+                };
+                is_wanted.then_some(meta)
+            }));
+            assert_eq!(outcome == Outcome::Kept, !is_wanted);
+            matches!(outcome, Outcome::Stored { .. })
+        } else {
+            rig.run(writer.finish()).is_ok()
+        };
+        if is_wanted {
+            self.replaced(n);
+            match stored {
+                true => drop(self.live.insert(n, held)),
+                // On a condition it stays; else it is gone.
+                false => drop(before.map(|before| self.live.insert(n, before))),
+            }
+        }
+    }
+
+    fn read(&mut self, rig: &Rig<FaultyDevice>, random: &mut Random, n: u64, must_hit: bool) {
+        let (name, cx, cache) = (key(n), &rig.cx, &rig.cache);
+        let Some(object) = rig.run(cache.get_head(cx, &name)) else {
+            assert!(!must_hit || !self.live.contains_key(&n), "key {n}");
+            self.misses += 1;
+            return;
+        };
+        let held = self.live.get(&n).expect("what is there was stored");
+        assert!(
+            held.head == object.head()
+                && held.flags == object.flags()
+                && held.value.len() == object.value_len()
+        );
+        let len = held.value.len() as u64;
+        let from = random.below(len + 1);
+        let to = from + random.below(len - from + 1);
+        let mut reader = cache.reader(cx, &name, &object);
+        reader.range(from..to);
+        let mut got = Vec::new();
+        loop {
+            match rig.run(reader.read()) {
+                Ok(Some(pieces)) => got.extend(flat(&pieces)),
+                Ok(None) => break,
+                Err(broken) => {
+                    assert!(!must_hit, "key {n}: {broken}");
+                    self.misses += 1;
+                    assert!(held.value[from as usize..].starts_with(&got));
+                    return;
+                }
+            }
+        }
+        assert!(got == held.value[from as usize..to as usize], "key {n}");
+        self.hits += 1;
+    }
+
+    /// After a crash: each key holds what it held, or what it held before the last step, or nothing.
+    fn reconcile(&mut self, rig: &Rig<FaultyDevice>, what: &str) -> u64 {
+        let mut served = 0;
+        for n in 0..KEYS {
+            let object = rig.run(rig.cache.get(&rig.cx, &key(n)));
+            let Some(object) = object else {
+                self.live.remove(&n);
+                continue;
+            };
+            let held = Held {
+                value: object.to_vec(),
+                head: object.head().to_vec(),
+                flags: object.flags(),
+            };
+            assert!(self.is_legal(n, &held), "{what}: key {n}");
+            self.live.insert(n, held);
+            served += 1;
+        }
+        served
+    }
+}
+
+fn open(medium: &Arc<FaultyMedium>, clock: &Arc<ManualClock>, options: CacheOptions) -> Rig<FaultyDevice> {
+    Rig::open(FaultyDevice::new(Arc::clone(medium)), Arc::clone(clock), options)
+}
+
+fn medium(flash_bytes: u64, seed: u64) -> Arc<FaultyMedium> {
+    let plan = FaultPlan {
+        delay: true,
+        ..FaultPlan::default()
+    };
+    Arc::new(FaultyMedium::new(flash_bytes, seed, plan))
+}
+
+#[test]
+fn nothing_wrong_is_read_and_what_must_be_there_is() {
+    for seed in 0..2 * KINDS {
+        // On the larger device nothing is evicted.
+        let must_hit = seed % 2 == 0;
+        let (medium, clock) = (
+            medium(if must_hit { 64 << 20 } else { 2 << 20 }, seed),
+            Arc::new(ManualClock::new(1_000)),
+        );
+        let options = CacheOptions {
+            dram_bytes: [0, 1 << 20][seed as usize / 2 % 2],
+            buffers_max: 16,
+            ..of_kind(seed / 2)
+        };
+        let rig = open(&medium, &clock, options);
+        let (mut model, mut random) = (Model::new(), Random(seed));
+        for _ in 0..300 {
+            model.step(&rig, &mut random, must_hit);
+        }
+        model.writing.clear();
+        rig.check();
+        let entries = rig.cache.books().resident().0;
+        for n in 0..KEYS {
+            rig.run(rig.cache.delete(&rig.cx, &key(n)));
+        }
+        rig.check();
+        println!(
+            "seed {seed}: {} hits, {} misses, {entries} entries",
+            model.hits, model.misses
+        );
+        assert!(model.hits > 10, "{}", model.hits);
+    }
+}
+
+#[test]
+fn after_a_crash_an_object_is_whole_with_one_of_its_heads_or_it_is_gone() {
+    let (mut points, mut served) = (0u64, 0);
+    for seed in 0..4 {
+        let options = CacheOptions {
+            dram_bytes: [0, 1 << 20][seed as usize % 2],
+            ..of_kind([0, 2, 6, 8][seed as usize])
+        };
+        for point in (1 + seed..).step_by(3) {
+            let (medium, clock) = (medium(3 << 20, seed), Arc::new(ManualClock::new(1_000)));
+            let rig = open(&medium, &clock, options);
+            medium.set_plan(FaultPlan {
+                crash: Some(CrashPoint::WriteOrAppend(point)),
+                delay: true,
+                ..FaultPlan::default()
+            });
+            let (mut model, mut random) = (Model::new(), Random(seed));
+            for _ in 0..120 {
+                model.step(&rig, &mut random, false);
+                if medium.is_crashed() {
+                    break;
+                }
+            }
+            let is_over = !medium.is_crashed();
+            if is_over {
+                medium.crash();
+            }
+            std::mem::forget(std::mem::take(&mut model.writing));
+            drop(rig);
+            medium.restart();
+            medium.set_plan(FaultPlan {
+                delay: true,
+                ..FaultPlan::default()
+            });
+            let rig = open(&medium, &clock, options);
+            served += model.reconcile(&rig, &format!("seed {seed}, crash at {point}"));
+            points += 1;
+            for _ in 0..10 {
+                model.step(&rig, &mut random, false);
+            }
+            model.writing.clear();
+            rig.check();
+            if is_over {
+                break;
+            }
+        }
+    }
+    println!("{points} crashes, {served} objects came back");
+    assert!(points > 100 && served > points / 4, "{points} {served}");
+}
+
+/// An object and the bytes beside it are told apart from others by its version alone.
+#[test]
+fn a_head_that_was_replaced_comes_back_after_a_stop() {
+    let (medium, clock) = (medium(16 << 20, 1), Arc::new(ManualClock::new(1_000)));
+    let options = of_kind(0);
+    let value = bytes(&mut Random(1), 60_000);
+    let rig = open(&medium, &clock, options);
+    let new = NewObject {
+        head: b"old",
+        ..NewObject::default()
+    };
+    let mut writer = rig.cache.begin(&rig.cx, b"key", new).unwrap();
+    assert!(rig.run(writer.append(&value)).is_ok());
+    assert!(rig.run(writer.finish()).is_ok());
+    let seen = rig.run(rig.cache.get_head(&rig.cx, b"key")).unwrap();
+    let meta = seen.meta();
+    rig.run(rig.cache.replace_head(&rig.cx, seen, b"new", meta));
+    assert!(rig.run(rig.cache.close(&rig.cx)).is_ok());
+    drop(rig);
+    let rig = open(&medium, &clock, options);
+    let seen = rig.run(rig.cache.get(&rig.cx, b"key")).unwrap();
+    assert_eq!((seen.head(), seen.to_vec() == value), (&b"new"[..], true));
+    assert_eq!(seen.value_len(), 60_000);
+}
