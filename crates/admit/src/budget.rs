@@ -5,7 +5,7 @@
 //! what could not wait.
 
 use crate::Refusal;
-use parking_lot::Mutex;
+use locks::Mutex;
 use std::fmt;
 use std::str::FromStr;
 

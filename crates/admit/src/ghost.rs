@@ -7,7 +7,7 @@
 //! Buckets are in pages of the pool that the index grows from. A page is taken when a key falls into it for the first time; while the pool is short
 //! of them, such a key is not noted, which costs a miss. Pages are divided among stripes, each with a lock, so that they can be given back.
 
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_memory::{PAGE_BYTES, Page, PagePool};
 use std::array::from_fn;
 use std::sync::Arc;

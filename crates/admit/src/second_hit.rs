@@ -22,7 +22,7 @@
 
 use crate::ghost::{COUNTS, Ghost, WAYS};
 use crate::{Candidate, is_drawn};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_memory::PagePool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

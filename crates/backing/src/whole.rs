@@ -4,7 +4,7 @@
 //! find some bytes of a sector old and others new. So a read looks whether a change of its range was under way, and if so is done again
 //! while no change is.
 
-use parking_lot::RwLock;
+use locks::RwLock;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 

@@ -2,7 +2,7 @@
 
 use crate::footer::{Entry, TRAILER_BYTES, Trailer};
 use crate::owner::Owner;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_memory::{Buffer, Payload, SECTOR_BYTES};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};

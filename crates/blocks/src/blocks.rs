@@ -8,7 +8,7 @@ use crate::owner::Owner;
 use crate::pool::{Block, Pool, State};
 use crate::superblock::Superblock;
 use crate::work::{Shared, Task, Work};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_memory::Buffer;
 use std::collections::VecDeque;
 use std::sync::Arc;

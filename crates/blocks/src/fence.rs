@@ -1,7 +1,7 @@
 //! What is known of a device: which reads and writes of it failed, and how far its fence is.
 
 use crate::geometry::Geometry;
-use parking_lot::Mutex;
+use locks::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 /// Blocks in a row in which a read failed, or in which a write failed, before the device is fenced.

@@ -6,7 +6,7 @@ use crate::log::{Kind, Log, Logged};
 use crate::owner::Owner;
 use crate::superblock::Superblock;
 use crate::work::Shared;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_device::{Device, SECTOR_BYTES};
 use std::io;
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 
 use crate::geometry::{Geometry, LOG_RECORD_BYTES};
 use crate::rot;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_device::Device;
 use pumice_record::codec::{Fields, checksum};
 use std::io;

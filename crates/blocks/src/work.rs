@@ -5,7 +5,7 @@ use crate::fence::Health;
 use crate::geometry::Geometry;
 use crate::owner::{Claim, Owner};
 use crate::pool::Pool;
-use parking_lot::Mutex;
+use locks::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};

@@ -2,7 +2,7 @@
 
 use crate::chunks::ChunkMap;
 use crate::{AlignedBuf, Buffer, Device, SECTOR_BYTES, check_log_range, check_range, check_write};
-use parking_lot::RwLock;
+use locks::RwLock;
 use std::future::{Future, ready};
 use std::io;
 use std::ops::Range;

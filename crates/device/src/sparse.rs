@@ -4,7 +4,7 @@ mod parts;
 
 use crate::chunks::{CHUNK_BYTES, ChunkMap, spans};
 use crate::{Buffer, Device, SECTOR_BYTES, SparseBuf, check_log_range, check_range, check_write_range};
-use parking_lot::{Mutex, RwLock};
+use locks::{Mutex, RwLock};
 use parts::{Parts, PartsMaker};
 use std::future::{Future, ready};
 use std::io;

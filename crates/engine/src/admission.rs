@@ -55,9 +55,9 @@ impl<B: Buffer> Inner<B> {
         parts: &RecordParts<'_>,
         before: impl FnOnce() -> Before,
     ) -> bool {
-        let Some(gate) = &self.gate else { return true };
+        let Some(admit) = &self.admit else { return true };
         self.judge(
-            gate,
+            admit,
             cx,
             hash,
             self.object_bytes(parts),
@@ -75,7 +75,7 @@ impl<B: Buffer> Inner<B> {
         bytes: u64,
         (version, expiry): (u64, u32),
     ) -> u8 {
-        let Some(gate) = &self.gate else { return 0 };
+        let Some(admit) = &self.admit else { return 0 };
         let part = PartId::object(key);
         let hash = self.hasher.hash(&part);
         let shard = self.lock(hash);
@@ -84,7 +84,7 @@ impl<B: Buffer> Inner<B> {
             is_on_flash: shard.flash.find(hash).live().is_some(),
             was_hit: in_dram.is_some_and(|found| found.frequency > 0),
         };
-        match self.judge(gate, cx, hash, bytes, version, expiry, before) {
+        match self.judge(admit, cx, hash, bytes, version, expiry, before) {
             true => 0,
             false => Meta::REFUSED,
         }
@@ -102,7 +102,7 @@ impl<B: Buffer> Inner<B> {
         if parts.marks & Meta::REFUSED != 0 {
             return false;
         }
-        if self.gate.is_none() {
+        if self.admit.is_none() {
             return true;
         }
         if parts.slice != SliceId::Whole {
@@ -116,15 +116,15 @@ impl<B: Buffer> Inner<B> {
 
     /// Whether what was admitted before may be written again: unless the write budget is empty.
     pub(crate) fn may_write_anew<D: Device<Buf = B>>(&self, cx: &Cx<D>) -> bool {
-        let Some(gate) = &self.gate else { return true };
-        self.look_at_budget(gate, cx);
-        gate.admission.may_keep()
+        let Some(admit) = &self.admit else { return true };
+        self.look_at_budget(admit, cx);
+        admit.admission.may_keep()
     }
 
     #[expect(clippy::too_many_arguments, reason = "the object's, one by one")]
     fn judge<D: Device<Buf = B>>(
         &self,
-        gate: &Admit,
+        admit: &Admit,
         cx: &Cx<D>,
         hash: KeyHash,
         bytes: u64,
@@ -132,8 +132,8 @@ impl<B: Buffer> Inner<B> {
         expiry: u32,
         before: Before,
     ) -> bool {
-        self.look_at_budget(gate, cx);
-        let judged = gate.admission.judge(&Candidate {
+        self.look_at_budget(admit, cx);
+        let judged = admit.admission.judge(&Candidate {
             hash,
             bytes,
             version,
@@ -147,19 +147,19 @@ impl<B: Buffer> Inner<B> {
 
     /// The write budget goes on where the last run has left it. Called before anything is asked or checkpointed.
     pub(crate) fn resume_budget<D: Device<Buf = B>>(&self, cx: &Cx<D>, found: &Recovered) {
-        let Some(gate) = &self.gate else { return };
+        let Some(admit) = &self.admit else { return };
         let BudgetLevel { bytes, at_secs } = found.budget;
         let now = Moment {
             ns: cx.clock.monotonic_ns(),
             unix_secs: cx.now(),
         };
         let left = Left { bytes, at_secs };
-        gate.admission.resume(left, found.unpaid_bytes, now);
+        admit.admission.resume(left, found.unpaid_bytes, now);
     }
 
     /// What the write budget has left, for the next run.
     pub(crate) fn budget_level(&self) -> Option<BudgetLevel> {
-        let admission = &self.gate.as_ref()?.admission;
+        let admission = &self.admit.as_ref()?.admission;
         admission.look(None, self.store().sent_bytes());
         let Left { bytes, at_secs } = admission.left()?;
         Some(BudgetLevel { bytes, at_secs })
@@ -167,25 +167,25 @@ impl<B: Buffer> Inner<B> {
 
     /// Tells the write budget what time it is.
     pub(crate) fn tick_budget<D: Device<Buf = B>>(&self, cx: &Cx<D>) {
-        if let Some(gate) = &self.gate {
-            self.look_at_budget(gate, cx);
+        if let Some(admit) = &self.admit {
+            self.look_at_budget(admit, cx);
         }
     }
 
-    fn look_at_budget<D: Device<Buf = B>>(&self, gate: &Admit, cx: &Cx<D>) {
-        if gate.admission.has_budget() {
+    fn look_at_budget<D: Device<Buf = B>>(&self, admit: &Admit, cx: &Cx<D>) {
+        if admit.admission.has_budget() {
             let now = cx.clock.monotonic_ns();
-            gate.admission.look(Some(now), self.store().sent_bytes());
+            admit.admission.look(Some(now), self.store().sent_bytes());
         }
     }
 
     /// Whether what a reclaim keeps may be written again.
     pub(crate) fn may_keep_more(&self) -> bool {
-        let Some(gate) = &self.gate else { return true };
-        if gate.admission.has_budget() {
-            gate.admission.look(None, self.store().sent_bytes());
+        let Some(admit) = &self.admit else { return true };
+        if admit.admission.has_budget() {
+            admit.admission.look(None, self.store().sent_bytes());
         }
-        gate.admission.may_keep()
+        admit.admission.may_keep()
     }
 }
 

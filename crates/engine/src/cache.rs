@@ -4,7 +4,7 @@ use crate::admit::Admit;
 use crate::books::{Books, BooksSnapshot, LeftBehind};
 use crate::config::{CacheOptions, FlashWrite, IndexOptions};
 use crate::part::KeyHasher;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_blocks::{DeviceFailure, Durability};
 use pumice_blocks::{Geometry, OpenError};
 use pumice_device::{Device, Overdue};
@@ -111,7 +111,7 @@ pub(crate) struct Inner<B: Buffer> {
     pub(crate) pages: Arc<PagePool>,
     pub(crate) segments: Arc<SegmentPool>,
     pub(crate) flash_write: FlashWrite,
-    pub(crate) gate: Option<Box<Admit>>,
+    pub(crate) admit: Option<Box<Admit>>,
     pub(crate) item_bytes_max: usize,
     pub(crate) pages_low: usize,
     /// DRAM of a cascade index for what is on flash from which on blocks are given up, in bytes; 0: no bound.
@@ -308,7 +308,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             shard_shift: u64::BITS - shard_bits,
             hasher: KeyHasher::new(opened.hash_seed(), options.hash_limit),
             books: Books::default(),
-            gate: Admit::of(options, &geometry, &pages, pages_low),
+            admit: Admit::of(options, &geometry, &pages, pages_low),
             pages,
             segments,
             flash_write: options.flash_write,

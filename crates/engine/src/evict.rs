@@ -31,7 +31,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         let pages = inner.pages.free_pages();
         if pages < inner.pages_low {
             self.feed_index(cx);
-        } else if inner.gate.is_some() && pages < inner.pages_low + PAGES_BEYOND {
+        } else if inner.admit.is_some() && pages < inner.pages_low + PAGES_BEYOND {
             self.feed_from_dram(cx);
         }
         if inner.index_heap_max > 0 && inner.store().mapping_heap_bytes() > inner.index_heap_max {
@@ -83,8 +83,8 @@ impl<D: Device + Clone> ObjectCache<D> {
             return false;
         };
         let now = cx.now();
-        inner.tier.visit(&segment, |address, record, home| {
-            inner.evict_item(cx, now, segment.queue, address, record, home);
+        inner.tier.visit(&segment, |address, record, flash_location| {
+            inner.evict_item(cx, now, segment.queue, address, record, flash_location);
         });
         inner.tier.recycle(segment, surrender);
         if surrender {
@@ -137,7 +137,7 @@ impl<D: Device + Clone> ObjectCache<D> {
     async fn flush_item(&self, cx: &Cx<D>, queue: Queue, address: u64, left: &mut LeftBehind) {
         let inner = &*self.inner;
         let store = inner.store();
-        let (record, home) = inner.tier.read(address);
+        let (record, flash_location) = inner.tier.read(address);
         let mut parts = record.parts();
         let hash = inner.hasher.hash(&PartId::of(&parts));
         let mut tries = 0;
@@ -149,9 +149,9 @@ impl<D: Device + Clone> ObjectCache<D> {
                     return;
                 };
                 let expired = record.header().is_expired(cx.now());
-                if expired || inner.is_home(&shard, hash, home) {
+                if expired || inner.is_flash_location(&shard, hash, flash_location) {
                     shard.dram.remove(hash, address);
-                    if expired && !inner.is_home(&shard, hash, home) {
+                    if expired && !inner.is_flash_location(&shard, hash, flash_location) {
                         inner.expire_unasked(store.padded_len(&parts));
                     }
                     return;
@@ -214,7 +214,7 @@ impl<B: Buffer> Inner<B> {
         queue: Queue,
         address: u64,
         record: &Record<B>,
-        home: u64,
+        flash_location: u64,
     ) {
         let mut parts = record.parts();
         let hash = self.hasher.hash(&PartId::of(&parts));
@@ -225,7 +225,7 @@ impl<B: Buffer> Inner<B> {
         if hits > 0 {
             parts.marks |= Meta::USED;
         }
-        let on_flash = self.is_home(&shard, hash, home);
+        let on_flash = self.is_flash_location(&shard, hash, flash_location);
         let expired = record.header().is_expired(now);
         let stays = match queue {
             Queue::Small => hits >= PROMOTION_HITS,
@@ -243,7 +243,7 @@ impl<B: Buffer> Inner<B> {
         }
         if stays && !expired {
             let frequency = if queue == Queue::Small { 0 } else { hits - 1 };
-            if let Some(reserved) = self.tier.write(Queue::Main, &parts, home) {
+            if let Some(reserved) = self.tier.write(Queue::Main, &parts, flash_location) {
                 shard.dram.relocate(hash, address, reserved.address, frequency);
                 return;
             }
@@ -285,15 +285,15 @@ impl<B: Buffer> Inner<B> {
         let version = self.store().next_version();
         self.store().append_log(&cx.device, LogKind::FlushAll, 0, version);
         for shard in &mut shards {
-            let mut homes = HashSet::new();
+            let mut flash_locations = HashSet::new();
             shard.flash.for_each(|mapping| {
-                homes.insert(self.home(mapping.location));
+                flash_locations.insert(self.flash_location(mapping.location));
                 self.books.deleted.add(u64::from(mapping.location.len));
                 self.store().order.forget(None, mapping);
             });
             shard.dram.for_each(|address| {
-                let (record, home) = self.tier.read(address);
-                if !homes.contains(&home) {
+                let (record, flash_location) = self.tier.read(address);
+                if !flash_locations.contains(&flash_location) {
                     self.books.deleted.add(self.store().padded_len(&record.parts()));
                 }
             });

@@ -80,7 +80,7 @@ impl<D: Device + Clone> ObjectCache<D> {
                 return None;
             }
             // What else is mapped under these hash bits is another key's.
-            let own = mapping.filter(|_| inner.is_home(&shard, hash, found.home));
+            let own = mapping.filter(|_| inner.is_flash_location(&shard, hash, found.flash_location));
             return Some(Located {
                 known: KnownObject::of(&found.record),
                 in_dram_tier: true,

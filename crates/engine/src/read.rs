@@ -4,7 +4,7 @@ use crate::cache::{Cx, Inner, ObjectCache, ROUNDS, Shard};
 use crate::large::Manifest;
 use crate::object::{Meta, Object, Tier};
 use crate::part::PartId;
-use parking_lot::MutexGuard;
+use locks::MutexGuard;
 use pumice_device::Device;
 use pumice_flash::{Gone, MappingBytes, Mappings, OpenBlock, ReadFault, Source};
 use pumice_index::cascade::Plan;
@@ -363,8 +363,8 @@ impl<D: Device + Clone> ObjectCache<D> {
         } = flash;
         let (place, order) = (Place::Flash(location, sequence), &inner.store().order);
         let mut parts = record.parts();
-        if let Some(gate) = &inner.gate {
-            gate.note_flash_hit(hash, &parts);
+        if let Some(admit) = &inner.admit {
+            admit.note_flash_hit(hash, &parts);
         }
         let has_dram = inner.tier.segments() > 0;
         if has_dram {
@@ -379,8 +379,14 @@ impl<D: Device + Clone> ObjectCache<D> {
             return place;
         }
         parts.marks |= Meta::USED;
-        let (is_same, home) = (|item: &Record<D::Buf>| part.is(item), inner.home(location));
-        match inner.tier.promote(&mut shard.dram, hash, &parts, home, is_same) {
+        let (is_same, flash_location) = (
+            |item: &Record<D::Buf>| part.is(item),
+            inner.flash_location(location),
+        );
+        match inner
+            .tier
+            .promote(&mut shard.dram, hash, &parts, flash_location, is_same)
+        {
             true => Place::Dram(parts.version),
             false => place,
         }
@@ -407,7 +413,14 @@ impl<B: Buffer> Inner<B> {
         let mut shard = self.lock(hash);
         if let Some(found) = shard.dram.find(&self.tier, hash, |record| part.is(record)) {
             if cx.is_past(found.record.header().expiry) {
-                self.expire_locked(cx, &mut shard, hash, &found.record, found.home, found.address);
+                self.expire_locked(
+                    cx,
+                    &mut shard,
+                    hash,
+                    &found.record,
+                    found.flash_location,
+                    found.address,
+                );
                 return Lookup::Known(None);
             }
             if access == Access::Count && found.frequency < pumice_tier::FREQUENCY_MAX {
@@ -476,8 +489,8 @@ impl<B: Buffer> Inner<B> {
         let place = Place::Flash(location, self.store().order.sequence_at(location));
         if access == Access::Count {
             let parts = record.parts();
-            if let Some(gate) = &self.gate {
-                gate.note_flash_hit(hash, &parts);
+            if let Some(admit) = &self.admit {
+                admit.note_flash_hit(hash, &parts);
             }
             let bytes = || self.object_bytes(&parts);
             (shard.flash).hit(hash, location, |mapping| {
@@ -496,18 +509,18 @@ impl<B: Buffer> Inner<B> {
         shard: &mut Shard,
         hash: KeyHash,
         record: &Record<B>,
-        home: u64,
+        flash_location: u64,
         address: u64,
     ) {
         shard.dram.remove(hash, address);
         // What is mapped elsewhere is another key's.
-        if self.is_home(shard, hash, home) || shard.flash.find(hash).live().is_none() {
+        if self.is_flash_location(shard, hash, flash_location) || shard.flash.find(hash).live().is_none() {
             self.void_mapped(cx, shard, hash);
         }
         self.books.expired.add(self.store().padded_len(&record.parts()));
     }
 
-    /// Whether a lookup's mapping still stands, in the same life of its block.
+    /// Whether a lookup's mapping still stands, in the same generation of its block.
     fn is_current(&self, flash: RecordPlace) -> bool {
         let shard = self.lock(flash.hash);
         shard.flash.known(flash.hash, flash.location).live().is_some()
@@ -521,9 +534,9 @@ impl<B: Buffer> Inner<B> {
         if shard.flash.known(hash, location).live().is_none() {
             return;
         }
-        let home = self.home(location);
+        let flash_location = self.flash_location(location);
         self.invalidate_locked(cx, &mut shard, hash, location);
-        if !shard.dram.has_home(&self.tier, hash, home) {
+        if !shard.dram.has_flash_location(&self.tier, hash, flash_location) {
             self.gone(why, u64::from(location.len));
         }
     }

@@ -3,7 +3,7 @@
 use crate::cache::{Inner, Shard};
 use crate::evict::SEGMENTS_FLOOR;
 use crate::part::PartId;
-use parking_lot::MutexGuard;
+use locks::MutexGuard;
 use pumice_blocks::BudgetLevel;
 use pumice_flash::{CopyMove, Gone, Mappings};
 use pumice_index::{IndexShard, KeyHash, Known, Location, Mapping, Survivor};
@@ -12,8 +12,8 @@ use pumice_record::SliceId;
 use pumice_tier::Queue;
 use std::collections::HashSet;
 
-/// The bits of a home that say where, in units from 1 on.
-const HOME_UNITS: u64 = (1 << 40) - 1;
+/// The bits of a flash location that say where, in units from 1 on.
+const LOCATION_UNITS: u64 = (1 << 40) - 1;
 
 impl<B: Buffer> Inner<B> {
     pub(crate) fn lock(&self, hash: KeyHash) -> MutexGuard<'_, Shard> {
@@ -22,33 +22,35 @@ impl<B: Buffer> Inner<B> {
     }
 
     /// Where a copy on flash is, in a form that fits an item's header in DRAM: address in units, and the low bits of its
-    /// block's sequence, so that another life of the block is not taken for the same place.
-    pub(crate) fn home(&self, location: Location) -> u64 {
+    /// block's sequence, so that another generation of the block is not taken for the same place.
+    pub(crate) fn flash_location(&self, location: Location) -> u64 {
         let sequence = self
             .store
             .get()
             .map_or(0, |store| store.order.sequence_at(location));
         let units = location.offset / self.shape.unit_bytes() + 1;
-        sequence << HOME_UNITS.count_ones() | units
+        sequence << LOCATION_UNITS.count_ones() | units
     }
 
-    /// Where a home is; its length is not known. `None` where there is none.
-    pub(crate) fn location_of(&self, home: u64) -> Option<Location> {
-        let units = (home & HOME_UNITS).checked_sub(1)?;
+    /// Where a flash location is; its length is not known. `None` where there is none.
+    pub(crate) fn location_of(&self, flash_location: u64) -> Option<Location> {
+        let units = (flash_location & LOCATION_UNITS).checked_sub(1)?;
         let offset = units * self.shape.unit_bytes();
         Some(Location { offset, len: 0 })
     }
 
     /// Whether flash holds the copy that an item's header names.
-    pub(crate) fn is_home(&self, shard: &Shard, hash: KeyHash, home: u64) -> bool {
-        let Some(location) = self.location_of(home) else {
+    pub(crate) fn is_flash_location(&self, shard: &Shard, hash: KeyHash, flash_location: u64) -> bool {
+        let Some(location) = self.location_of(flash_location) else {
             return false;
         };
         match shard.flash.find(hash) {
-            Known::Live(mapping) => self.home(mapping.location) == home,
+            Known::Live(mapping) => self.flash_location(mapping.location) == flash_location,
             Known::Dead => false,
             // But whatever supersedes it would have removed the item, too.
-            Known::Unknown => self.home(location) == home && self.store().holds_objects(location),
+            Known::Unknown => {
+                self.flash_location(location) == flash_location && self.store().holds_objects(location)
+            }
         }
     }
 }
@@ -87,7 +89,7 @@ impl<B: Buffer> Mappings for Inner<B> {
     fn drop_copy(&self, hash: KeyHash, own: Mapping, why: Gone) -> bool {
         let location = own.location;
         let mut shard = self.lock(hash);
-        let home = self.home(location);
+        let flash_location = self.flash_location(location);
         let gone = match why {
             Gone::Corrupt => match shard.flash.known(hash, location) {
                 Known::Live(_) => shard.flash.remove(hash),
@@ -106,7 +108,7 @@ impl<B: Buffer> Mappings for Inner<B> {
         } else {
             self.store().order.forget_with_block(hash, mapping);
         }
-        if !shard.dram.has_home(&self.tier, hash, home) {
+        if !shard.dram.has_flash_location(&self.tier, hash, flash_location) {
             self.gone(why, u64::from(location.len));
         }
         true
@@ -126,21 +128,25 @@ impl<B: Buffer> Mappings for Inner<B> {
         let Some(to) = append(mapping) else {
             return CopyMove::NoRoom;
         };
-        let old_home = self.home(from.location);
+        let old_flash_location = self.flash_location(from.location);
         let Ok(leaves_mapping) = shard.flash.relocate(hash, from.location, to) else {
             // There is no room for it, and no mapping of the key any more.
             self.store().order.forget(Some(hash), to);
-            if !shard.dram.has_home(&self.tier, hash, old_home) {
+            if !shard
+                .dram
+                .has_flash_location(&self.tier, hash, old_flash_location)
+            {
                 self.gone(Gone::Evicted, u64::from(from.location.len));
             }
             return CopyMove::Dead;
         };
         // An item in DRAM names its copy's place in a header that readers may look at: it is written anew.
-        if let Some((address, frequency)) = shard.dram.at_home(&self.tier, hash, old_home) {
+        if let Some((address, frequency)) = shard.dram.at_flash_location(&self.tier, hash, old_flash_location)
+        {
             let (record, _) = self.tier.read(address);
             match self
                 .tier
-                .write(Queue::Main, &record.parts(), self.home(to.location))
+                .write(Queue::Main, &record.parts(), self.flash_location(to.location))
             {
                 Some(reserved) => shard.dram.relocate(hash, address, reserved.address, frequency),
                 None => shard.dram.remove(hash, address),
@@ -151,7 +157,9 @@ impl<B: Buffer> Mappings for Inner<B> {
 
     fn is_hot(&self, hash: KeyHash, location: Location) -> bool {
         let shard = self.lock(hash);
-        shard.dram.has_home(&self.tier, hash, self.home(location))
+        shard
+            .dram
+            .has_flash_location(&self.tier, hash, self.flash_location(location))
     }
 
     fn may_keep(&self) -> bool {
@@ -171,17 +179,17 @@ impl<B: Buffer> Mappings for Inner<B> {
         for shard in &self.shards {
             let mut shard = shard.0.lock();
             let Shard { flash, dram } = &mut *shard;
-            let mut homes = HashSet::new();
+            let mut flash_locations = HashSet::new();
             dram.for_each(|address| {
-                let (record, home) = self.tier.read(address);
-                homes.insert(home);
+                let (record, flash_location) = self.tier.read(address);
+                flash_locations.insert(flash_location);
                 entries += 1;
                 bytes += self.store().padded_len(&record.parts());
             });
             flash.for_each(|mapping| {
-                let home = self.home(mapping.location);
+                let flash_location = self.flash_location(mapping.location);
                 self.store().order.forget(None, mapping);
-                if !homes.contains(&home) {
+                if !flash_locations.contains(&flash_location) {
                     self.gone(Gone::Lost, u64::from(mapping.location.len));
                 }
             });
@@ -203,20 +211,20 @@ impl<B: Buffer> Mappings for Inner<B> {
         for shard in &self.shards {
             let mut shard = shard.0.lock();
             let Shard { flash, dram } = &mut *shard;
-            let mut homes = Vec::new();
+            let mut flash_locations = Vec::new();
             flash.retain(|mapping| {
                 let keep = !(offset..offset + len).contains(&mapping.location.offset);
                 if !keep {
-                    homes.push((self.home(mapping.location), mapping));
+                    flash_locations.push((self.flash_location(mapping.location), mapping));
                 }
                 keep
             });
-            for (home, mapping) in homes {
+            for (flash_location, mapping) in flash_locations {
                 swept += 1;
                 self.store().order.forget(None, mapping);
                 // The hash is unknown here, so the items in DRAM are asked one by one; this is the rare path.
                 let mut in_dram = false;
-                dram.for_each(|address| in_dram |= self.tier.read(address).1 == home);
+                dram.for_each(|address| in_dram |= self.tier.read(address).1 == flash_location);
                 if !in_dram {
                     self.gone(why, u64::from(mapping.location.len));
                 }
@@ -347,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reorganisation_finds_superseded_is_dead_once_and_only_in_its_own_life_of_the_block() {
+    fn what_a_reorganisation_finds_superseded_is_dead_once_and_only_in_its_own_generation_of_the_block() {
         let rig = Rig::new(CacheOptions {
             layout: LayoutOptions::new(LayoutName::Ripq, None, None, None).unwrap(),
             index: CASCADE,

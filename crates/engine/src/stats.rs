@@ -153,8 +153,8 @@ impl<D: Device> ObjectCache<D> {
 
     /// Answers of admission so far; cheap.
     pub fn admission(&self) -> AdmissionFigures {
-        let gate = self.inner.gate.as_ref();
-        gate.map_or_else(AdmissionFigures::default, |gate| gate.admission.figures())
+        let admit = self.inner.admit.as_ref();
+        admit.map_or_else(AdmissionFigures::default, |admit| admit.admission.figures())
     }
 
     /// Bytes sent to the device since the cache was opened; cheap.
@@ -190,15 +190,15 @@ impl<D: Device> ObjectCache<D> {
             let shard = shard.0.lock();
             shard.flash.check_invariants();
             shard.dram.check_invariants();
-            let mut homes = std::collections::HashSet::new();
+            let mut flash_locations = std::collections::HashSet::new();
             shard.flash.for_each(|Mapping { location, .. }| {
-                homes.insert(inner.home(location));
+                flash_locations.insert(inner.flash_location(location));
                 entries += 1;
                 bytes += u64::from(location.len);
             });
             shard.dram.for_each(|address| {
-                let (record, home) = inner.tier.read(address);
-                if !homes.contains(&home) {
+                let (record, flash_location) = inner.tier.read(address);
+                if !flash_locations.contains(&flash_location) {
                     entries += 1;
                     bytes += inner.store().padded_len(&record.parts());
                 }

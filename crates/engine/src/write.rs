@@ -183,7 +183,7 @@ impl<B: Buffer> Inner<B> {
         let mut gone = [None; 2];
         let mut same = false;
         if let Some(found) = &dram {
-            same = flash.is_some_and(|mapping| self.home(mapping.location) == found.home);
+            same = flash.is_some_and(|mapping| self.flash_location(mapping.location) == found.flash_location);
             gone[0] = Some(self.store().padded_len(&found.record.parts()));
         }
         let below = match (flash, own) {
@@ -191,14 +191,14 @@ impl<B: Buffer> Inner<B> {
             _ => version,
         };
         // Before the last object of a block is void, and the block another's.
-        let flash_home = flash.map(|mapping| (mapping, self.home(mapping.location)));
+        let mapped = flash.map(|mapping| (mapping, self.flash_location(mapping.location)));
         self.store().log_void(&cx.device, hash, superseded, below);
         if superseded.may_be_more && below < version {
             shard.note_unlogged(hash);
         }
-        if let Some((mapping, home)) = flash_home {
+        if let Some((mapping, flash_location)) = mapped {
             // A stranger's copy in DRAM outlives its copy on flash, and still counts.
-            if !same && !shard.dram.has_home(&self.tier, hash, home) {
+            if !same && !shard.dram.has_flash_location(&self.tier, hash, flash_location) {
                 gone[1] = Some(u64::from(mapping.location.len));
             }
         }
@@ -242,7 +242,7 @@ impl<B: Buffer> Inner<B> {
             self.books.overwritten.add(gone);
         }
         let mut former = voided.dram;
-        let (mut home, mut rank) = (0, None);
+        let (mut flash_location, mut rank) = (0, None);
         let queue = match self.tier.segments() {
             0 => Queue::Small,
             _ => self.tier.queue_for(hash),
@@ -251,7 +251,7 @@ impl<B: Buffer> Inner<B> {
             is_on_flash: superseded.known.is_some(),
             was_hit: queue == Queue::Main,
         };
-        let goes_now = self.is_flash_first() || keeps_value && known.is_on_flash && self.gate.is_some();
+        let goes_now = self.is_flash_first() || keeps_value && known.is_on_flash && self.admit.is_some();
         let mut is_admitted = match parts.slice {
             _ if parts.marks & Meta::REFUSED != 0 => false,
             _ if keeps_value => self.may_write_anew(cx),
@@ -268,15 +268,15 @@ impl<B: Buffer> Inner<B> {
                 superseded,
                 object_bytes,
             };
-            home = self.append_locked(cx, shard, hash, &parts, over);
+            flash_location = self.append_locked(cx, shard, hash, &parts, over);
         } else {
             rank = Some(store.order.rank_over(hash, &superseded, object_bytes));
         }
-        if home == 0 && superseded.known.is_some() {
+        if flash_location == 0 && superseded.known.is_some() {
             shard.flash.end_supersede(hash);
         }
         let in_dram = self.tier.segments() > 0
-            && match self.tier.write(queue, &parts, home) {
+            && match self.tier.write(queue, &parts, flash_location) {
                 Some(reserved) => match former.take() {
                     Some(former) => shard.dram.relocate(hash, former, reserved.address, 0),
                     None => shard.dram.insert(hash, reserved.address).is_ok(),
@@ -288,14 +288,14 @@ impl<B: Buffer> Inner<B> {
             is_admitted = parts.slice != SliceId::Whole
                 || self.admits(cx, hash, &parts, || known.with_hits(shard, hash, former));
             if is_admitted {
-                home = self.append_locked(cx, shard, hash, &parts, rank);
+                flash_location = self.append_locked(cx, shard, hash, &parts, rank);
             }
         }
         // What nothing has taken the place of.
         if let Some(address) = former {
             shard.dram.remove(hash, address);
         }
-        if in_dram || home != 0 {
+        if in_dram || flash_location != 0 {
             Ok(parts.version)
         } else if !is_admitted && !self.store().is_out() {
             // Refused by both tiers: as good as evicted at once.
@@ -311,7 +311,7 @@ impl<B: Buffer> Inner<B> {
         }
     }
 
-    /// Appends a record to flash and maps it; 0 where there is no room for either, else its home. What it takes the place of is void already, and
+    /// Appends a record to flash and maps it; 0 where there is no room for either, else its flash location. What it takes the place of is void already, and
     /// logged.
     pub(crate) fn append_locked<D: Device<Buf = B>>(
         &self,
@@ -325,7 +325,7 @@ impl<B: Buffer> Inner<B> {
             return 0;
         };
         if shard.flash.supersede(hash, Some(appended.mapping)).is_mapped {
-            return self.home(appended.mapping.location);
+            return self.flash_location(appended.mapping.location);
         }
         // Nothing maps what was appended, and no start may find it.
         let store = self.store();

@@ -10,7 +10,7 @@ use crate::object::{Meta, Object, Pieces, RejectReason};
 use crate::read::Place;
 use crate::reader::Broken;
 use crate::update::{Outcome, ROUNDS_MAX, Tried};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_device::Device;
 use pumice_memory::Payload;
 use pumice_record::{Record, RecordParts};

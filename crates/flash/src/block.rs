@@ -2,9 +2,9 @@
 
 use crate::footer::Ending;
 use crate::layout::Slots;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_blocks::footer::Trailer;
-use pumice_index::cascade::Life;
+use pumice_index::cascade::Generation;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// What a block is filled with, where new objects and those that reclaims keep do not share blocks.
@@ -40,13 +40,13 @@ pub struct ObjectInfo {
 pub(crate) type BlockInfo = pumice_blocks::Block<ObjectInfo>;
 
 /// What a mapping on flash is compared with.
-pub(crate) fn life_of(info: &BlockInfo) -> Life {
+pub(crate) fn generation_of(info: &BlockInfo) -> Generation {
     // In this order: a block begins its next generation with both.
     let sequence = info.sequence.load(Ordering::Acquire);
     if info.is_leaving.load(Ordering::Acquire) && sequence != 0 {
-        Life::Ending(sequence)
+        Generation::Ending(sequence)
     } else {
-        Life::Sequence(sequence)
+        Generation::Sequence(sequence)
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct SealedBlock {
     /// Entries of its footer.
     pub(crate) entries: u32,
     pub(crate) expiry_max: u32,
-    /// Where it stood in the queue when it was sealed, in 65,535ths; `None` where a checkpoint knows it in the same life, and with
+    /// Where it stood in the queue when it was sealed, in 65,535ths; `None` where a checkpoint knows it in the same generation, and with
     /// it its place.
     pub(crate) position: Option<u16>,
 }

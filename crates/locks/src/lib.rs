@@ -9,6 +9,6 @@
 #[cfg_attr(not(feature = "timed"), allow(dead_code))]
 mod timed;
 
-pub use real::*;
+pub use parking_lot::*;
 #[cfg(feature = "timed")]
 pub use timed::{Mutex, RwLock, SHORT, Waits, take_waits};

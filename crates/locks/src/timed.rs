@@ -67,14 +67,14 @@ fn timed<T: ?Sized, G>(tried: Option<G>, wait: impl FnOnce() -> G) -> G {
     })
 }
 
-/// [`real::Mutex`]; time waited in [`Mutex::lock`] is noted.
+/// [`parking_lot::Mutex`]; time waited in [`Mutex::lock`] is noted.
 #[derive(Debug, Default)]
-pub struct Mutex<T: ?Sized>(real::Mutex<T>);
+pub struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);
 
 impl<T> Mutex<T> {
     /// A free one.
     pub const fn new(value: T) -> Self {
-        Self(real::Mutex::new(value))
+        Self(parking_lot::Mutex::new(value))
     }
 
     /// What it guards.
@@ -85,7 +85,7 @@ impl<T> Mutex<T> {
 
 impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
-    pub fn lock(&self) -> real::MutexGuard<'_, T> {
+    pub fn lock(&self) -> parking_lot::MutexGuard<'_, T> {
         timed::<T, _>(self.0.try_lock(), || self.0.lock())
     }
 
@@ -97,21 +97,21 @@ impl<T: ?Sized> Mutex<T> {
 
 /// All that needs no time.
 impl<T: ?Sized> Deref for Mutex<T> {
-    type Target = real::Mutex<T>;
+    type Target = parking_lot::Mutex<T>;
 
     fn deref(&self) -> &Self::Target {
         &self.0
     }
 }
 
-/// [`real::RwLock`]; time waited in [`RwLock::read`] and [`RwLock::write`] is noted.
+/// [`parking_lot::RwLock`]; time waited in [`RwLock::read`] and [`RwLock::write`] is noted.
 #[derive(Debug, Default)]
-pub struct RwLock<T: ?Sized>(real::RwLock<T>);
+pub struct RwLock<T: ?Sized>(parking_lot::RwLock<T>);
 
 impl<T> RwLock<T> {
     /// A free one.
     pub const fn new(value: T) -> Self {
-        Self(real::RwLock::new(value))
+        Self(parking_lot::RwLock::new(value))
     }
 
     /// What it guards.
@@ -122,12 +122,12 @@ impl<T> RwLock<T> {
 
 impl<T: ?Sized> RwLock<T> {
     /// Waits for the lock of a reader.
-    pub fn read(&self) -> real::RwLockReadGuard<'_, T> {
+    pub fn read(&self) -> parking_lot::RwLockReadGuard<'_, T> {
         timed::<T, _>(self.0.try_read(), || self.0.read())
     }
 
     /// Waits for the lock of the writer.
-    pub fn write(&self) -> real::RwLockWriteGuard<'_, T> {
+    pub fn write(&self) -> parking_lot::RwLockWriteGuard<'_, T> {
         timed::<T, _>(self.0.try_write(), || self.0.write())
     }
 
@@ -139,7 +139,7 @@ impl<T: ?Sized> RwLock<T> {
 
 /// All that needs no time.
 impl<T: ?Sized> Deref for RwLock<T> {
-    type Target = real::RwLock<T>;
+    type Target = parking_lot::RwLock<T>;
 
     fn deref(&self) -> &Self::Target {
         &self.0

@@ -5,7 +5,7 @@
 //! touched and costs nothing resident, but for the rest of a huge page where the system has those.
 
 use crate::aligned::back_with_huge_pages;
-use parking_lot::Mutex;
+use locks::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::ptr::NonNull;

@@ -4,8 +4,8 @@ mod packed;
 mod puts;
 
 use crate::{Buffer, Payload};
+use locks::Mutex;
 use packed::Packed;
-use parking_lot::Mutex;
 use puts::Puts;
 use std::sync::OnceLock;
 

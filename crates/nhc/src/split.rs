@@ -3,7 +3,7 @@
 //! A store that has copies of a device's data on a faster one takes a [`Split`] for both devices, and a [`Part`] for each thread.
 
 use crate::scheduler::{Counts, Meter, Objective, Reason, Scheduler, Side, Status, Switch};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_device::{Timeline, VirtualTime};
 use pumice_world::Random;
 use std::cell::RefCell;

@@ -10,7 +10,7 @@
 //! until no mapping and no reader is left.
 
 use crate::ghost::Ghost;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_index::KeyHash;
 use pumice_memory::{Buffer, prefetch};
 use pumice_record::{Record, RecordParts};
@@ -217,12 +217,12 @@ impl<B: Buffer> DramTier<B> {
         let fill = self.slots[slot as usize].fill.load(Ordering::Acquire) as usize;
         let mut at = 0;
         while at < fill {
-            let Some((record, home)) = Record::decode_dram(Arc::clone(buffer), at) else {
+            let Some((record, flash_location)) = Record::decode_dram(Arc::clone(buffer), at) else {
                 debug_assert!(false, "an item of a DRAM segment cannot be read");
                 return;
             };
             let len = padded(record.parts().dram_len());
-            visit(self.address(slot, at), &record, home);
+            visit(self.address(slot, at), &record, flash_location);
             at += len;
         }
     }
@@ -288,8 +288,13 @@ impl<B: Buffer> DramTier<B> {
     }
 
     /// Copies an item into the active segment of `queue`. The caller holds the lock of the item's shard and makes the
-    /// mapping before it drops what this returns. `home` says where its copy on flash is. `None` where there is no room.
-    pub fn write(&self, queue: Queue, parts: &RecordParts<'_>, home: u64) -> Option<Reserved<'_, B>> {
+    /// mapping before it drops what this returns. `flash_location` says where its copy on flash is. `None` where there is no room.
+    pub fn write(
+        &self,
+        queue: Queue,
+        parts: &RecordParts<'_>,
+        flash_location: u64,
+    ) -> Option<Reserved<'_, B>> {
         let len = padded(parts.dram_len());
         if len > self.segment_bytes {
             return None;
@@ -304,7 +309,7 @@ impl<B: Buffer> DramTier<B> {
             .buffer
             .get_or_init(|| Arc::new(B::with_len(self.segment_bytes)));
         // SAFETY: the range was reserved for this call alone, and nothing reads it before the mapping is made.
-        unsafe { parts.put_dram(&**buffer, at, home) };
+        unsafe { parts.put_dram(&**buffer, at, flash_location) };
         Some(reserved)
     }
 
@@ -370,7 +375,7 @@ impl<B: Buffer> DramTier<B> {
         )
     }
 
-    /// Reads the item at `address`, pinning its segment, and its home. The caller holds the lock of the shard that maps it.
+    /// Reads the item at `address`, pinning its segment, and its flash location. The caller holds the lock of the shard that maps it.
     pub fn read(&self, address: u64) -> (Record<B>, u64) {
         let (slot, at) = self.place(address);
         let buffer = self.slots[slot].buffer.get().expect("a mapped item has memory");

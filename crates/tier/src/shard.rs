@@ -64,7 +64,7 @@ pub struct Found<B> {
     /// The item.
     pub record: Record<B>,
     /// Where its copy on flash was, when it was written to DRAM.
-    pub home: u64,
+    pub flash_location: u64,
     /// Its address.
     pub address: u64,
     /// Hits since it was written, at most [`FREQUENCY_MAX`].
@@ -72,20 +72,20 @@ pub struct Found<B> {
 }
 
 impl<B: Buffer> DramTier<B> {
-    /// Takes in an item that was read from flash, where `home` says, unless the shard has one that `is_same`; whether it did.
+    /// Takes in an item that was read from flash, where `flash_location` says, unless the shard has one that `is_same`; whether it did.
     pub fn promote(
         &self,
         shard: &mut DramShard,
         hash: KeyHash,
         parts: &RecordParts<'_>,
-        home: u64,
+        flash_location: u64,
         is_same: impl Fn(&Record<B>) -> bool,
     ) -> bool {
         if shard.find(self, hash, is_same).is_some() {
             return false;
         }
         let queue = self.ghost.lock().queue_for(hash);
-        let reserved = self.write(queue, parts, home);
+        let reserved = self.write(queue, parts, flash_location);
         reserved.is_some_and(|reserved| shard.insert(hash, reserved.address).is_ok())
     }
 }
@@ -109,13 +109,13 @@ impl DramShard {
         let mut found = None;
         self.table.find(self.shape.tag(hash), |payload| {
             let address = self.shape.address(payload);
-            let (record, home) = tier.read(address);
+            let (record, flash_location) = tier.read(address);
             if !is(&record) {
                 return false;
             }
             found = Some(Found {
                 record,
-                home,
+                flash_location,
                 address,
                 frequency: self.shape.frequency(payload),
             });
@@ -137,17 +137,27 @@ impl DramShard {
         });
     }
 
-    /// Finds the item under `hash` whose home is `home`: its address and hits.
-    pub fn at_home<B: Buffer>(&self, tier: &DramTier<B>, hash: KeyHash, home: u64) -> Option<(u64, u64)> {
+    /// Finds the item under `hash` whose flash location is `flash_location`: its address and hits.
+    pub fn at_flash_location<B: Buffer>(
+        &self,
+        tier: &DramTier<B>,
+        hash: KeyHash,
+        flash_location: u64,
+    ) -> Option<(u64, u64)> {
         let found = self.table.find(self.shape.tag(hash), |payload| {
-            tier.read(self.shape.address(payload)).1 == home
+            tier.read(self.shape.address(payload)).1 == flash_location
         });
         found.map(|payload| (self.shape.address(payload), self.shape.frequency(payload)))
     }
 
-    /// Whether there is an item under `hash` whose home is `home`.
-    pub fn has_home<B: Buffer>(&self, tier: &DramTier<B>, hash: KeyHash, home: u64) -> bool {
-        self.at_home(tier, hash, home).is_some()
+    /// Whether there is an item under `hash` whose flash location is `flash_location`.
+    pub fn has_flash_location<B: Buffer>(
+        &self,
+        tier: &DramTier<B>,
+        hash: KeyHash,
+        flash_location: u64,
+    ) -> bool {
+        self.at_flash_location(tier, hash, flash_location).is_some()
     }
 
     /// Counts a hit on the item at `address`.

@@ -3,7 +3,7 @@
 use crate::locks::{Held, RangeLocks};
 use crate::streams::{Limits, Streams};
 use crate::{Backing, Volume, chunks_of};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_blocks::add;
 use pumice_device::Device;
 use std::ops::Range;

@@ -3,7 +3,7 @@
 use crate::locks::{Held, RangeLocks};
 use crate::{Backing, Mode, SPAN_BYTES, Shared, Volume, VolumeError, chunks_of, fills_at_once};
 use futures_util::stream::{StreamExt, iter};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_blocks::{Work, add};
 use pumice_chunk::store::{ChunkStore, Chunks, Copied, Unreadable};
 use pumice_device::Device;
@@ -101,7 +101,7 @@ impl Cleaning {
     }
 
     /// Chunks that are not cleaned before the next start.
-    pub(crate) fn abandoned(&self) -> parking_lot::MutexGuard<'_, HashSet<u64>> {
+    pub(crate) fn abandoned(&self) -> locks::MutexGuard<'_, HashSet<u64>> {
         self.abandoned.lock()
     }
 

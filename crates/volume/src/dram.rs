@@ -2,7 +2,7 @@
 //!
 //! What a scan alone wants is *passing*: it is dropped behind the scan, so that the scan takes as much of the tier as is fetched ahead of it.
 
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_chunk::store::Chunk;
 use pumice_world::mix64;
 use std::collections::HashMap;

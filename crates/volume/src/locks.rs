@@ -1,6 +1,6 @@
 //! Locks of ranges, first come, first served. Ranges that do not overlap do not wait for each other.
 
-use parking_lot::Mutex;
+use locks::Mutex;
 use std::ops::{Deref, Range};
 use std::task::{Poll, Waker};
 

@@ -9,7 +9,7 @@
 
 use crate::streams::{GAP, Limits, Streams};
 use crate::{Mode, Shared};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_memory::Buffer;
 use pumice_world::Clock;
 use std::ops::Range;

@@ -31,7 +31,7 @@
 
 use crate::clean::Cleaner;
 use crate::{Backing, Mode, Shared, Volume, VolumeCounts, VolumeError, chunks_of};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_blocks::add;
 use pumice_chunk::store::ChunkStore;
 use pumice_device::Device;

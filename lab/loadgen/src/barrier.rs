@@ -1,6 +1,6 @@
 //! Where threads wait for each other between preload and load.
 
-use parking_lot::{Condvar, Mutex};
+use locks::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// Lets everybody through when all have come and the leader has said how it goes on.

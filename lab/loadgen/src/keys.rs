@@ -2,7 +2,7 @@
 
 use crate::error::LoadError;
 use hashbrown::HashMap;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_trace::{GeneratedRequests, Generator, Request, RequestReader, Trace, TraceOptions};
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@
 //! again weakens the check and raises no alarm. Versions of a key still never go back.
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_world::mix64;
 
 /// A write that was given a version.

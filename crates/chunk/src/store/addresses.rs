@@ -3,7 +3,7 @@
 use super::regions::{Quiet, Regions};
 use crate::lba::{LbaIndex, Slot};
 use crate::place::Place;
-use parking_lot::{Mutex, MutexGuard};
+use locks::{Mutex, MutexGuard};
 use pumice_blocks::give_turn;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;

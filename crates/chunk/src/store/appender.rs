@@ -8,7 +8,7 @@ use super::starts::Starts;
 use crate::lba::Slot;
 use crate::piece::{Entry, HEADER_BYTES, Header, Kind, REFERENCE_BYTES, Reference, UNIT_BYTES, piece_len};
 use crate::place::Place;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_blocks::log::Kind as LogKind;
 use pumice_blocks::{Begun, Logged, Reserved, State};
 use pumice_device::Device;

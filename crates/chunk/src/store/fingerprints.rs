@@ -6,7 +6,7 @@ use crate::fp::FpIndex;
 use crate::place::Place;
 use bytes::Bytes;
 use futures_channel::oneshot;
-use parking_lot::{Mutex, MutexGuard};
+use locks::{Mutex, MutexGuard};
 use pumice_blocks::give_turn;
 use pumice_record::codec::checksum;
 use pumice_world::Offload;

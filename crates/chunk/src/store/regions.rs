@@ -9,7 +9,7 @@
 //! None --write begins--> Logged --commit (flush of the cache device)--> Durable --volume flushed, no write since `quiet`--> None
 //! ```
 
-use parking_lot::Mutex;
+use locks::Mutex;
 use std::ops::Range;
 
 /// The most regions of a volume.

@@ -1,7 +1,7 @@
 //! What a store keeps of a write budget over starts.
 
 use crate::store::{Rig, content, options};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_blocks::{BudgetLevel, SlotContent, Superblock};
 use pumice_chunk::store::BudgetOwner;
 use pumice_device::{Device, SECTOR_BYTES};

@@ -7,7 +7,7 @@
 //! device counts as timed out; who can wait without holding anything up does so before ([`Gate::wait`]).
 
 use crate::Overdue;
-use parking_lot::{Condvar, Mutex};
+use locks::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;

@@ -1,7 +1,7 @@
 //! The engine for where io_uring is refused: threads that do positioned reads and writes.
 
 use super::table::{Request, Table};
-use parking_lot::{Condvar, Mutex};
+use locks::{Condvar, Mutex};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::io;

@@ -3,7 +3,7 @@
 use super::lanes::{Kind, Lanes};
 use super::profile::Profile;
 use super::time::Timeline;
-use parking_lot::Mutex;
+use locks::Mutex;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -54,8 +54,8 @@ fn with_key_on_flash(dram_bytes: usize, index: IndexOptions, marks: u8) -> Rig<F
         marks,
         ..small(b"key", inner.store().next_version())
     };
-    let home = inner.append_from_dram(&rig.cx, &mut inner.lock(hash), hash, &parts, false);
-    assert_ne!(home, 0, "there is room");
+    let flash_location = inner.append_from_dram(&rig.cx, &mut inner.lock(hash), hash, &parts, false);
+    assert_ne!(flash_location, 0, "there is room");
     inner.books.offered.add(inner.store().padded_len(&parts));
     rig.write_open_blocks();
     rig
@@ -95,7 +95,7 @@ fn fetch(rig: &Rig<FaultyDevice>, ends: &FaultPlan, mut change: impl FnMut()) ->
 }
 
 #[test]
-fn a_record_whose_block_has_begun_another_life_after_each_read_is_a_miss_after_three() {
+fn a_record_whose_block_has_begun_another_generation_after_each_read_is_a_miss_after_three() {
     let rig = with_key_on_flash(0, IndexOptions::Full, 0);
     let (inner, hash) = (&rig.cache.inner, rig.hash(b"key"));
     let (_, sequence) = inner.place_of(inner.lock(hash).flash.find(hash)).unwrap();

@@ -245,7 +245,7 @@ fn records_and_whole_blocks() {
     let record = at + entry.offset as usize..at + (entry.offset + entry.len) as usize;
     let edited =
         |edit: &dyn Fn(&mut RecordHeader)| image.edited(|image| image.edit_record(block, entry, edit));
-    edited(&|header| header.sequence += 1).names(record.clone(), "of a former life");
+    edited(&|header| header.sequence += 1).names(record.clone(), "of a former generation");
     edited(&|header| header.version -= 1).names(record.clone(), "not as the footer says");
     edited(&|header| header.value_crc ^= 6).names(record.clone(), "damaged");
     edited(&|header| header.value_len += 64).names(record.clone(), "damaged");
@@ -503,7 +503,7 @@ fn pages_of_mappings() {
     let other = image.bytes[second..second + SECTOR].to_vec();
     with(&|sector| sector.copy_from_slice(&other)).names(place.clone(), "not there");
     with(&|sector| sector.fill(0)).names(place.clone(), "damaged, or not there");
-    with(&|sector| sector[12..20].fill(0)).names(place.clone(), "it is of life 0");
+    with(&|sector| sector[12..20].fill(0)).names(place.clone(), "it is of generation 0");
     with(&|sector| sector[36] ^= 1).names(place.clone(), "it is of another partition");
     with(&|sector| sector[33] = 9).names(place.clone(), "too many entries");
     with(&|sector| sector[24] = 1).names(place.clone(), "damaged, or not there");

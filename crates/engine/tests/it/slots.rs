@@ -431,7 +431,7 @@ fn use_it(medium: &Arc<MemMedium>, options: CacheOptions, mut model: Model, disc
     assert!(counts.reclaimed_blocks > 3, "{what}");
     assert_eq!(
         counts.corrupt_records, 0,
-        "{what}: nothing leads to another life of a block"
+        "{what}: nothing leads to another generation of a block"
     );
     close(rig);
     let rig = open(medium, options);

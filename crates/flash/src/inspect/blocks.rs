@@ -242,7 +242,7 @@ impl<S: Source + ?Sized> Walk<'_, S> {
                     continue;
                 }
                 Some(_) => "is not as the footer says",
-                None => "is damaged, or of a former life of the block",
+                None => "is damaged, or of a former generation of the block",
             };
             let what = format!("the record of footer entry {} {what}", entry.number);
             self.wrong(part, at, what);

@@ -52,14 +52,16 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             return;
         };
         let pages = PageShape::new(index);
-        let Some(life) = shape.life_of(number, &sector) else {
+        let Some(generation) = shape.generation_of(number, &sector) else {
             let what = format!("partition {partition} names it, and it is damaged, or not there");
             return self.wrong(part, offset, what);
         };
         let wanted = snapshot.row(block).map_or(0, |row| row.sequence);
         // Or the block was lent while the checkpoint was being written.
-        if life != wanted && life < snapshot.next_sequence {
-            let what = format!("it is of life {life} of block {block}, and the checkpoint has life {wanted}");
+        if generation != wanted && generation < snapshot.next_sequence {
+            let what = format!(
+                "it is of generation {generation} of block {block}, and the checkpoint has generation {wanted}"
+            );
             return self.wrong(part, offset, what);
         }
         let Some(page) = pages.decode(partition, &sector[SECTOR_BYTES - PAGE_PAYLOAD_BYTES..]) else {
@@ -78,9 +80,10 @@ impl<S: Source + ?Sized> Walk<'_, S> {
             };
             let block = self.superblock.geometry.block_of(location.offset);
             let row = block.and_then(|block| snapshot.row(block));
-            // Into another life of the block: void, whatever it says.
-            let is_void = row
-                .is_some_and(|row| row.role != BlockRole::Sealed || pages.life(row.sequence) != entry.life);
+            // Into another generation of the block: void, whatever it says.
+            let is_void = row.is_some_and(|row| {
+                row.role != BlockRole::Sealed || pages.generation(row.sequence) != entry.generation
+            });
             if !is_void && let Some(what) = self.misleads(location, snapshot) {
                 self.wrong(part, offset, format!("its entry {at}: {what}"));
             }

@@ -2,7 +2,7 @@
 
 use super::ground::NotePlace;
 use super::ripq::note;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_index::IndexKind;
 use pumice_policy::Policy;
 use pumice_record::codec::value_checksum;

@@ -32,7 +32,7 @@ fn chunk_bytes(capacity: u64, block_bytes: u64) -> u64 {
 pub(super) struct Chunk<B> {
     pub(super) block: u32,
     /// The sequence that the block was borrowed with.
-    pub(super) life: u64,
+    pub(super) generation: u64,
     /// Where it starts in its block, in pages.
     pub(super) at: u32,
     /// How many pages it has room for, and how many it has.
@@ -52,7 +52,7 @@ impl<B> Chunk<B> {
 pub(super) struct Filled {
     pub(super) id: u32,
     /// The sequence that it was borrowed with.
-    pub(super) life: u64,
+    pub(super) generation: u64,
     /// Where the next chunk starts, in pages.
     pub(super) next: u32,
 }
@@ -121,15 +121,19 @@ impl<B: Buffer> Pages<B> {
                 let full = std::mem::replace(&mut self.block, log.lend());
                 self.note_empty(full.map(|block| block.id));
             }
-            let Filled { id, life, next: at } = self.block?;
+            let Filled {
+                id,
+                generation,
+                next: at,
+            } = self.block?;
             let buffer = self.take_buffer(shape.chunk_bytes())?;
             let room = (buffer.len() / SECTOR_BYTES) as u32;
             let room = room.min(pages - at);
             let next = at + room;
-            self.block = Some(Filled { id, life, next });
+            self.block = Some(Filled { id, generation, next });
             self.filling = Some(Chunk {
                 block: id,
-                life,
+                generation,
                 at,
                 room,
                 len: 0,
@@ -181,8 +185,12 @@ impl<B: Buffer> Pages<B> {
 
 impl<B: Buffer> MappingLog<B> {
     fn lend(&self) -> Option<Filled> {
-        let (id, life) = self.lender()?.lend()?;
-        Some(Filled { id, life, next: 0 })
+        let (id, generation) = self.lender()?.lend()?;
+        Some(Filled {
+            id,
+            generation,
+            next: 0,
+        })
     }
 
     /// Writes the chunks that are full, while a cache is opened, and adds their bytes to `sent`.

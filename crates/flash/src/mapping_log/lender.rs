@@ -1,7 +1,7 @@
 //! Who lends blocks to the log: first the start that reads what a device holds, then the store.
 
-use parking_lot::Mutex;
-use pumice_index::cascade::Life;
+use locks::Mutex;
+use pumice_index::cascade::Generation;
 use std::collections::VecDeque;
 
 /// Lends blocks, and knows how old the blocks of a device are.
@@ -13,7 +13,7 @@ pub(crate) trait Lender: Send + Sync {
     fn lent_sequence(&self, block: u32) -> Option<u64>;
 
     /// What a mapping to a block of objects is compared with.
-    fn life_of(&self, block: u32) -> Life;
+    fn generation_of(&self, block: u32) -> Generation;
 
     /// The sequence of the next block that is lent or opened.
     fn next_sequence(&self) -> u64;
@@ -26,7 +26,7 @@ pub(crate) trait Lender: Send + Sync {
 pub(crate) struct Borrowed {
     pub(crate) free: VecDeque<u32>,
     /// The sequence of each block that holds pages.
-    pub(crate) lives: Vec<u64>,
+    pub(crate) generations: Vec<u64>,
     /// The next sequence.
     pub(crate) next: u64,
 }
@@ -44,16 +44,16 @@ impl Lender for StartLender {
         let id = borrowed.free.pop_front()?;
         let sequence = borrowed.next;
         borrowed.next += 1;
-        borrowed.lives[id as usize] = sequence;
+        borrowed.generations[id as usize] = sequence;
         Some((id, sequence))
     }
 
     fn lent_sequence(&self, block: u32) -> Option<u64> {
-        self.borrowed.lock().lives.get(block as usize).copied()
+        self.borrowed.lock().generations.get(block as usize).copied()
     }
 
-    fn life_of(&self, block: u32) -> Life {
-        Life::Sequence(self.sequences[block as usize])
+    fn generation_of(&self, block: u32) -> Generation {
+        Generation::Sequence(self.sequences[block as usize])
     }
 
     fn next_sequence(&self) -> u64 {

@@ -12,7 +12,7 @@
 //! |      0 |    4 | `crc`     | CRC-32C of the cache id and all that follows        |
 //! |      4 |    4 | `magic`   | `PMAP`                                              |
 //! |      8 |    4 | `number`  | the page's own number: block times pages, and which |
-//! |     12 |    8 | `life`    | the sequence that the block was borrowed with       |
+//! |     12 |    8 | `generation`    | the sequence that the block was borrowed with       |
 //! |     20 |   12 | zero      |                                                     |
 //! |     32 | 4064 | `payload` | the index's, see `pumice_index::cascade`            |
 //!
@@ -27,12 +27,12 @@ mod tests;
 
 use chunks::Pages;
 use lender::StartLender;
+use locks::Mutex;
 use pages::HEADER_BYTES;
-use parking_lot::Mutex;
 use pumice_blocks::geometry::Geometry;
 use pumice_device::SECTOR_BYTES;
 use pumice_index::Location;
-use pumice_index::cascade::{Life, MapSpace, PAGE_PAYLOAD_BYTES, PageNumber};
+use pumice_index::cascade::{Generation, MapSpace, PAGE_PAYLOAD_BYTES, PageNumber};
 use pumice_memory::{Buffer, Payload};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -87,7 +87,7 @@ impl<B: Buffer> MapSpace for MappingLog<B> {
         let chunk = state.open_chunk(self, shape)?;
         let number = chunk.block * shape.pages_per_block() + chunk.at + chunk.len;
         let mut sector = [0; SECTOR_BYTES];
-        sector[..HEADER_BYTES].copy_from_slice(&shape.header(number, chunk.life, payload));
+        sector[..HEADER_BYTES].copy_from_slice(&shape.header(number, chunk.generation, payload));
         sector[HEADER_BYTES..].copy_from_slice(payload);
         // SAFETY: under the lock nobody else puts, and nobody was told of this page yet, so nobody reads it.
         unsafe { (chunk.buffer).put(chunk.len as usize * SECTOR_BYTES, Payload::Bytes(&sector)) };
@@ -125,22 +125,22 @@ impl<B: Buffer> MapSpace for MappingLog<B> {
         }
     }
 
-    fn life_at(&self, location: Location) -> Life {
+    fn generation_at(&self, location: Location) -> Generation {
         let block = self
             .shape()
             .and_then(|shape| shape.geometry.block_of(location.offset));
         let Some(block) = block else {
-            return Life::Sequence(0);
+            return Generation::Sequence(0);
         };
         self.lender()
-            .map_or(Life::Sequence(0), |lender| lender.life_of(block))
+            .map_or(Generation::Sequence(0), |lender| lender.generation_of(block))
     }
 
-    fn oldest_life(&self) -> u64 {
+    fn oldest_generation(&self) -> u64 {
         self.oldest.load(Ordering::Relaxed)
     }
 
-    fn next_life(&self) -> u64 {
+    fn next_generation(&self) -> u64 {
         self.lender().map_or(0, Lender::next_sequence)
     }
 }

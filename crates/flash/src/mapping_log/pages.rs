@@ -32,28 +32,28 @@ impl Shape {
         (page / self.pages_per_block(), page % self.pages_per_block())
     }
 
-    pub(super) fn header(&self, page: PageNumber, life: u64, payload: &[u8]) -> [u8; HEADER_BYTES] {
+    pub(super) fn header(&self, page: PageNumber, generation: u64, payload: &[u8]) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[4..8].copy_from_slice(&MAGIC);
         header[8..12].copy_from_slice(&page.to_le_bytes());
-        header[12..20].copy_from_slice(&life.to_le_bytes());
+        header[12..20].copy_from_slice(&generation.to_le_bytes());
         let crc = checksum(self.cache_id, &[&header[4..], payload]);
         header[..4].copy_from_slice(&crc.to_le_bytes());
         header
     }
 
-    /// Whether the sector is that page, put in this life of its block.
-    pub(super) fn is_page(&self, page: PageNumber, life: u64, sector: &[u8]) -> bool {
+    /// Whether the sector is that page, put in this generation of its block.
+    pub(super) fn is_page(&self, page: PageNumber, generation: u64, sector: &[u8]) -> bool {
         sector
             .split_first_chunk::<HEADER_BYTES>()
-            .is_some_and(|(header, payload)| *header == self.header(page, life, payload))
+            .is_some_and(|(header, payload)| *header == self.header(page, generation, payload))
     }
 
-    /// In which life of its block the page was put that the sector is; `None` if it is not that page.
-    pub(crate) fn life_of(&self, page: PageNumber, sector: &[u8]) -> Option<u64> {
-        let life = sector.get(12..20)?.try_into().map(u64::from_le_bytes).ok()?;
+    /// In which generation of its block the page was put that the sector is; `None` if it is not that page.
+    pub(crate) fn generation_of(&self, page: PageNumber, sector: &[u8]) -> Option<u64> {
+        let generation = sector.get(12..20)?.try_into().map(u64::from_le_bytes).ok()?;
         // As with all that counts: no device lives to see it.
-        (life < 1 << 62 && self.is_page(page, life, sector)).then_some(life)
+        (generation < 1 << 62 && self.is_page(page, generation, sector)).then_some(generation)
     }
 
     /// Where a page stands on the device; `None` where no page can.
@@ -101,8 +101,8 @@ impl<B: Buffer> MappingLog<B> {
     pub(crate) fn checked(&self, page: PageNumber, buffer: &Arc<B>, at: usize) -> Option<MappingBytes<B>> {
         let sector = buffer.bytes(at, SECTOR_BYTES)?;
         let shape = self.shape()?;
-        let life = self.lender()?.lent_sequence(shape.place(page).0)?;
-        shape.is_page(page, life, sector).then(|| MappingBytes {
+        let generation = self.lender()?.lent_sequence(shape.place(page).0)?;
+        shape.is_page(page, generation, sector).then(|| MappingBytes {
             buffer: Arc::clone(buffer),
             at,
         })

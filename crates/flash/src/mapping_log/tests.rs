@@ -15,7 +15,7 @@ fn log(geometry: Geometry, next: u64) -> Arc<MappingLog<AlignedBuf>> {
     let blocks = geometry.blocks as usize;
     let lent = Borrowed {
         free: VecDeque::from([3]),
-        lives: vec![0; blocks],
+        generations: vec![0; blocks],
         next,
     };
     log.recover(
@@ -54,7 +54,7 @@ fn read(log: &MappingLog<AlignedBuf>, device: &MemDevice, page: PageNumber) -> O
 }
 
 #[test]
-fn a_page_is_read_from_memory_and_from_the_device_and_an_older_life_of_its_block_is_no_page() {
+fn a_page_is_read_from_memory_and_from_the_device_and_an_older_generation_of_its_block_is_no_page() {
     let geometry = Geometry::plan(4 << 20, 64 << 10).unwrap();
     let device = MemDevice::new(Arc::new(MemMedium::new(4 << 20)));
     let first = log(geometry, 40);

@@ -14,7 +14,7 @@ use crate::layout::{
     Arrival, Ground, Hits, Layout, LayoutOptions, NotePlace, Rank, Wants, note_place, slot_bits,
 };
 use crate::objects::OpenBlock;
-use parking_lot::{Mutex, MutexGuard};
+use locks::{Mutex, MutexGuard};
 use pumice_blocks::Geometry;
 use pumice_index::{IndexKind, Location, Mapping};
 use pumice_memory::Buffer;

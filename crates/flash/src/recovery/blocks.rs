@@ -16,15 +16,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl<D: Device, M: Mappings> Recovery<'_, D, M> {
-    /// Blocks may have been lent for pages of mappings while the checkpoint was being written, after it took the `lives` of blocks:
+    /// Blocks may have been lent for pages of mappings while the checkpoint was being written, after it took the `generations` of blocks:
     /// those that it names pages on are asked for theirs, which was `next_sequence` then or came later. No block that a checkpoint
-    /// names is lent again, so each page that is named there is of that life. `sequences`: those of blocks of objects, else 0.
-    pub(super) async fn find_later_lives(
+    /// names is lent again, so each page that is named there is of that generation. `sequences`: those of blocks of objects, else 0.
+    pub(super) async fn find_later_generations(
         &mut self,
         next_sequence: u64,
         pages: &[PageNumber],
         sequences: &[u64],
-        lives: &mut [u64],
+        generations: &mut [u64],
     ) {
         let geometry = self.base.superblock.geometry;
         let shape = Shape::new(geometry, self.base.superblock.cache_id);
@@ -42,12 +42,12 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 let Ok(sector) = read_twice(self.base.device, offset, SECTOR_BYTES).await else {
                     continue;
                 };
-                let life = sector
+                let generation = sector
                     .bytes(0, SECTOR_BYTES)
-                    .and_then(|sector| shape.life_of(page, sector));
-                if let Some(life) = life {
-                    if life >= next_sequence {
-                        lives[block as usize] = life;
+                    .and_then(|sector| shape.generation_of(page, sector));
+                if let Some(generation) = generation {
+                    if generation >= next_sequence {
+                        generations[block as usize] = generation;
                     }
                     break;
                 }

@@ -2,7 +2,7 @@
 //!
 //! After a clean stop the newest checkpoint tells everything. Otherwise:
 //! 1. the newest valid checkpoint gives mappings, and which blocks were sealed or open when it was begun;
-//! 2. every block's trailer is read. A block that the checkpoint knows as sealed, in the same life, is *covered*: its
+//! 2. every block's trailer is read. A block that the checkpoint knows as sealed, in the same generation, is *covered*: its
 //!    mappings come from the checkpoint. A block that was open then, or opened later, is *new*: its mappings come from
 //!    its footer. Every other block counts for nothing: it was reclaimed, or never finished;
 //!    Where the log says that what such a block began with was written, and there is no footer, the records' headers tell its

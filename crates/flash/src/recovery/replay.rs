@@ -422,19 +422,19 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             });
         }
         let rows = &snapshot.head.rows;
-        let mut lives: Vec<u64> = (0..geometry.blocks as usize)
+        let mut generations: Vec<u64> = (0..geometry.blocks as usize)
             .map(|id| rows.get(id).map_or(0, |row| row.sequence))
             .collect();
         // Nothing was lent while the checkpoint of a clean stop was written.
         if !self.base.clean {
-            self.find_later_lives(snapshot.head.next_sequence, &pages, &sequences, &mut lives)
+            self.find_later_generations(snapshot.head.next_sequence, &pages, &sequences, &mut generations)
                 .await;
-            let latest = lives.iter().copied().max().unwrap_or(0);
+            let latest = generations.iter().copied().max().unwrap_or(0);
             found.next_sequence = found.next_sequence.max(latest + 1);
         }
         let lent = Borrowed {
             free,
-            lives,
+            generations,
             next: found.next_sequence.max(1),
         };
         log.recover(

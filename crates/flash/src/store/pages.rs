@@ -2,13 +2,13 @@
 //! about pages, and I/O.
 
 use super::FlashStore;
-use crate::block::{BlockInfo, life_of};
+use crate::block::{BlockInfo, generation_of};
 use crate::counts::Counters;
 use crate::mapping_log::{Lender, MappingBytes, MappingLog, PageSource, PendingWrite, Shape};
 use crate::objects::{Objects, Shared};
 use pumice_blocks::{Blocks, Durability, State, add, turn_after};
 use pumice_device::{Device, SECTOR_BYTES};
-use pumice_index::cascade::{Life, MapSpace, Merged, PageNumber};
+use pumice_index::cascade::{Generation, MapSpace, Merged, PageNumber};
 use pumice_memory::Buffer;
 use std::collections::VecDeque;
 use std::io;
@@ -52,8 +52,8 @@ impl<B: Buffer> Lender for StoreLender<B> {
         Some(info.sequence.load(Ordering::Acquire))
     }
 
-    fn life_of(&self, block: u32) -> Life {
-        life_of(&self.blocks[block as usize])
+    fn generation_of(&self, block: u32) -> Generation {
+        generation_of(&self.blocks[block as usize])
     }
 
     fn next_sequence(&self) -> u64 {
@@ -97,7 +97,7 @@ impl<B: Buffer> FlashStore<B> {
                     pool.free.retain(|free| *free != id);
                 }
             }
-            pool.next_sequence = pool.next_sequence.max(log.next_life());
+            pool.next_sequence = pool.next_sequence.max(log.next_generation());
         }
         let shape = Shape::new(self.geometry, self.cache_id);
         let lender = StoreLender {

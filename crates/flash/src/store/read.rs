@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 pub enum Source<B: Buffer> {
     /// In an open block's buffer.
     Memory(Arc<OpenBlock<B>>),
-    /// On the device, in this life of its block.
+    /// On the device, in this generation of its block.
     Device {
         /// Sequence of the block when its mapping was seen.
         sequence: u64,
@@ -111,7 +111,7 @@ impl<B: Buffer> FlashStore<B> {
         let (cache_id, record_len) = (self.cache_id, location.len as usize);
         let decode =
             move |buffer: B| Record::decode(Arc::new(buffer), at, record_len, cache_id, sequence, true);
-        // The block may have begun another life while a read was under way: then the bytes mean nothing.
+        // The block may have begun another generation while a read was under way: then the bytes mean nothing.
         let info = self.order.ground().info(location);
         let is_reclaimed = || info.sequence.load(Ordering::Acquire) != sequence;
         if !self.is_out()
@@ -137,7 +137,7 @@ impl<B: Buffer> FlashStore<B> {
         })
     }
 
-    /// The block whose last sector this is, if it is a block of objects that is on the device as a whole, in this life.
+    /// The block whose last sector this is, if it is a block of objects that is on the device as a whole, in this generation.
     pub fn sealed_block(&self, last_sector: &[u8]) -> Option<u32> {
         let trailer = Trailer::decode(self.cache_id, last_sector)?;
         let info = self.blocks.get(trailer.block as usize)?;

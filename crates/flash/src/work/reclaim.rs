@@ -231,7 +231,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
         info.live.store(0, Ordering::Relaxed);
         self.store.order.settle_slots(id, all.as_deref());
         if !self.store.is_authoritative() {
-            // What is mapped on flash to this life of the block is void from here on. No block has this sequence.
+            // What is mapped on flash to this generation of the block is void from here on. No block has this sequence.
             info.sequence.store(0, Ordering::Release);
         }
         self.store.order.freed(id);

@@ -2,12 +2,12 @@
 
 use super::Worker;
 use crate::Mappings;
-use crate::block::life_of;
+use crate::block::generation_of;
 use crate::footer::ENTRIES_PER_TURN;
 use crate::mapping_log::{Due, MappingBytes};
 use pumice_blocks::{add, turn_after};
 use pumice_device::Device;
-use pumice_index::cascade::{Life, PageNumber, Reorganisation};
+use pumice_index::cascade::{Generation, PageNumber, Reorganisation};
 use pumice_memory::Buffer;
 use std::sync::atomic::Ordering;
 
@@ -65,8 +65,8 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
             begun.merge(payloads, |location| {
                 // A page may name any place.
                 let block = self.store.geometry.block_of(location.offset);
-                block.map_or(Life::Sequence(0), |block| {
-                    life_of(&self.store.blocks[block as usize])
+                block.map_or(Generation::Sequence(0), |block| {
+                    generation_of(&self.store.blocks[block as usize])
                 })
             })
         });

@@ -72,11 +72,12 @@ impl CascadeShard {
         let entries: Vec<PageEntry> = out
             .iter()
             .map(|(tag, Entry { mapping, .. })| {
-                let sequence = mapping.map_or(0, |mapping| self.space.life_at(mapping.location).sequence());
+                let sequence =
+                    mapping.map_or(0, |mapping| self.space.generation_at(mapping.location).sequence());
                 PageEntry {
                     tag: *tag,
                     mapping: *mapping,
-                    life: self.pages.life(sequence),
+                    generation: self.pages.generation(sequence),
                 }
             })
             .collect();

@@ -13,7 +13,7 @@
 
 use super::MapSpace;
 use crate::{IndexShape, KeyHash};
-use parking_lot::Mutex;
+use locks::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -80,14 +80,14 @@ impl History {
 
     /// Whether a block may have a copy under `hash` that has lost its mapping without a record.
     pub(super) fn may_be_unlogged(&self, space: &dyn MapSpace, hash: KeyHash) -> bool {
-        let oldest = space.oldest_life();
+        let oldest = space.oldest_generation();
         self.unlogged.lock().since(hash, oldest)
     }
 
     /// Whether something under `hash` may have been invalidated since the block of this sequence was opened.
     pub(super) fn since(&self, space: &dyn MapSpace, hash: KeyHash, sequence: u64) -> bool {
         let mut invalidated = self.invalidated.lock();
-        invalidated.retire(space.oldest_life());
+        invalidated.retire(space.oldest_generation());
         invalidated.since(hash, sequence)
     }
 
@@ -99,7 +99,7 @@ impl History {
     /// Of all blocks that there are nothing is known from here on.
     pub(super) fn forget(&self, space: &dyn MapSpace) {
         let mut invalidated = self.invalidated.lock();
-        let next = space.next_life();
+        let next = space.next_generation();
         invalidated.forget_before(next);
     }
 
@@ -114,7 +114,7 @@ impl History {
         // What the store's own notes in a checkpoint call live may be dead: pages are asked.
         let saved = saved.filter(|_| !is_told_elsewhere);
         let mut invalidated = self.invalidated.lock();
-        let next = space.next_life();
+        let next = space.next_generation();
         if !saved.is_some_and(|saved| invalidated.restore(saved, next)) {
             // Of what was invalidated before this start nothing is known.
             invalidated.forget_before(next);
@@ -125,8 +125,8 @@ impl History {
 fn note(filters: &Mutex<Filters>, space: &dyn MapSpace, hash: KeyHash) {
     let mut filters = filters.lock();
     // Under the lock: what is noted later has no lower sequence.
-    let next = space.next_life();
-    filters.retire(space.oldest_life());
+    let next = space.next_generation();
+    filters.retire(space.oldest_generation());
     filters.note(hash, next);
 }
 

@@ -1,6 +1,6 @@
 //! Looking a key up: tier 1 first, then a plan of the pages that may have it, and what they say.
 
-use super::Life;
+use super::Generation;
 use super::flash_tiers::Void;
 use super::partition::CascadeShard;
 use super::plan::Plan;
@@ -102,11 +102,15 @@ impl CascadeShard {
             let Some((slot, entry)) = page.find(tag) else {
                 continue;
             };
-            let life = entry.mapping.map(|mapping| self.space.life_at(mapping.location));
-            let is_own =
-                entry.life != 0 && life.is_some_and(|life| self.pages.life(life.sequence()) == entry.life);
+            let generation = entry
+                .mapping
+                .map(|mapping| self.space.generation_at(mapping.location));
+            let is_own = entry.generation != 0
+                && generation.is_some_and(|generation| {
+                    self.pages.generation(generation.sequence()) == entry.generation
+                });
             return match entry.mapping.filter(|_| is_own) {
-                Some(_) if matches!(life, Some(Life::Ending(_))) => Said::Ending,
+                Some(_) if matches!(generation, Some(Generation::Ending(_))) => Said::Ending,
                 Some(mapping) => Said::Mapped(mapping, at),
                 None => Said::Void(Void {
                     page: *number,

@@ -61,20 +61,20 @@ use crate::mapping::Location;
 /// The number of a page among all that a [`MapSpace`] has.
 pub type PageNumber = u32;
 
-/// The life of a block, as mappings to it are compared with.
+/// The generation of a block, as mappings to it are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum Generation {
     /// The sequence of the block that stands there; 0 = none.
     Sequence(u64),
     /// It is being reclaimed: mappings to it count for nothing any more, but each will be forgotten in its turn.
     Ending(u64),
 }
 
-impl Life {
+impl Generation {
     /// The sequence of the block.
     pub fn sequence(self) -> u64 {
         match self {
-            Life::Sequence(sequence) | Life::Ending(sequence) => sequence,
+            Generation::Sequence(sequence) | Generation::Ending(sequence) => sequence,
         }
     }
 }
@@ -96,12 +96,12 @@ pub trait MapSpace: Send + Sync {
     /// Gives a page up.
     fn release(&self, page: PageNumber);
 
-    /// The life of the block at a location.
-    fn life_at(&self, location: Location) -> Life;
+    /// The generation of the block at a location.
+    fn generation_at(&self, location: Location) -> Generation;
 
     /// The lowest sequence that a block with objects may still have.
-    fn oldest_life(&self) -> u64;
+    fn oldest_generation(&self) -> u64;
 
     /// The sequence that the next block gets.
-    fn next_life(&self) -> u64;
+    fn next_generation(&self) -> u64;
 }

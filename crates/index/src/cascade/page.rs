@@ -5,9 +5,9 @@
 //! |      0 |    2 | `count`     | entries, at most 338                        |
 //! |      2 |    2 | zero        |                                             |
 //! |      4 |    4 | `partition` | the partition that the mappings are of      |
-//! |      8 | 12·n | entries     | tag, slot, place, life; little-endian, tag on top |
+//! |      8 | 12·n | entries     | tag, slot, place, generation; little-endian, tag on top |
 //!
-//! A *place* is offset and length as the full index packs them, a *slot* the mapping's note, and a *life* says in which life of its
+//! A *place* is offset and length as the full index packs them, a *slot* the mapping's note, and a *generation* says in which generation of its
 //! block the object was written, after the block's sequence: when it is reclaimed, the mapping is void by comparison. Place 0 is a tombstone: no object
 //! stands at the start of a device.
 
@@ -21,8 +21,8 @@ pub const PAGE_ENTRIES: usize = (PAGE_PAYLOAD_BYTES - HEADER_BYTES) / ENTRY_BYTE
 
 const HEADER_BYTES: usize = 8;
 const ENTRY_BYTES: usize = 12;
-/// Bits of a life, at most.
-const LIFE_BITS_MAX: u32 = 16;
+/// Bits of a generation, at most.
+const GENERATION_BITS_MAX: u32 = 16;
 
 /// One mapping as a page has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +31,15 @@ pub struct PageEntry {
     pub tag: u64,
     /// Where the object is; `None` says that it is gone.
     pub mapping: Option<Mapping>,
-    /// Of its block, after [`PageShape::life`].
-    pub life: u32,
+    /// Of its block, after [`PageShape::generation`].
+    pub generation: u32,
 }
 
 /// How entries are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageShape {
     index: IndexShape,
-    life_bits: u32,
+    generation_bits: u32,
 }
 
 impl PageShape {
@@ -48,16 +48,16 @@ impl PageShape {
         let left = 8 * ENTRY_BYTES as u32 - index.tag_bits() - index.place_bits() - SLOT_BITS;
         Self {
             index,
-            life_bits: left.min(LIFE_BITS_MAX),
+            generation_bits: left.min(GENERATION_BITS_MAX),
         }
     }
 
     /// What an entry keeps of its block's sequence; 0 stands for no block.
-    pub fn life(&self, sequence: u64) -> u32 {
-        let lives = (1 << self.life_bits) - 1;
+    pub fn generation(&self, sequence: u64) -> u32 {
+        let generations = (1 << self.generation_bits) - 1;
         sequence
             .checked_sub(1)
-            .map_or(0, |number| (number % lives) as u32 + 1)
+            .map_or(0, |number| (number % generations) as u32 + 1)
     }
 
     /// Bits of a tag.
@@ -71,18 +71,18 @@ impl PageShape {
 
     fn pack(&self, entry: &PageEntry) -> u128 {
         let payload = entry.mapping.map_or(0, |mapping| self.index.pack(mapping));
-        (u128::from(entry.tag) << self.payload_bits() | u128::from(payload)) << self.life_bits
-            | u128::from(entry.life)
+        (u128::from(entry.tag) << self.payload_bits() | u128::from(payload)) << self.generation_bits
+            | u128::from(entry.generation)
     }
 
     fn unpack(&self, packed: u128) -> PageEntry {
-        let life = packed & ((1 << self.life_bits) - 1);
-        let rest = packed >> self.life_bits;
+        let generation = packed & ((1 << self.generation_bits) - 1);
+        let rest = packed >> self.generation_bits;
         let payload = (rest & ((1 << self.payload_bits()) - 1)) as u64;
         PageEntry {
             tag: (rest >> self.payload_bits()) as u64,
             mapping: (self.index.place(payload) != 0).then(|| self.index.unpack(payload)),
-            life: life as u32,
+            generation: generation as u32,
         }
     }
 
@@ -139,7 +139,7 @@ impl MappingPage<'_> {
 
     /// The entry of a tag, and its number. A tag is at most once in a page.
     pub fn find(&self, tag: u64) -> Option<(usize, PageEntry)> {
-        let shift = self.shape.payload_bits() + self.shape.life_bits;
+        let shift = self.shape.payload_bits() + self.shape.generation_bits;
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = usize::midpoint(low, high);
@@ -186,7 +186,7 @@ mod tests {
                         },
                         note: (n % (1 << SLOT_BITS)) as u32,
                     }),
-                    life: shape.life(n * 1_000_003),
+                    generation: shape.generation(n * 1_000_003),
                 })
                 .collect();
             let payload = shape.encode(9, &entries);

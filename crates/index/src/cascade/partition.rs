@@ -165,13 +165,13 @@ impl CascadeShard {
 
     /// Whether it forgot what a start may find again. That ends when the last block that was there then has been reclaimed.
     pub fn is_blank(&self) -> bool {
-        self.blank_before > self.space.oldest_life()
+        self.blank_before > self.space.oldest_generation()
     }
 
     /// Forgets everything, when nothing better is safe.
     pub(super) fn forget_all(&mut self) {
         self.drop_all();
-        self.blank_before = self.space.next_life();
+        self.blank_before = self.space.next_generation();
         self.counts.forgotten += 1;
     }
 

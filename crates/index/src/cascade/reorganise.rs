@@ -6,7 +6,7 @@
 
 use super::page::{MappingPage, PAGE_PAYLOAD_BYTES, PageEntry, PageShape};
 use super::partition::{CascadeShard, Merging};
-use super::{Life, PageNumber};
+use super::{Generation, PageNumber};
 use crate::{Location, Mapping};
 
 /// Tier 2 is merged into tier 3 when it has so many pages for each of tier 3's, in hundredths.
@@ -41,11 +41,11 @@ impl Reorganisation {
         self.wide.iter().chain(&self.tier2).copied()
     }
 
-    /// Merges the payloads of the pages. `life_at` is as the map space's. `None` where one is no page of this partition.
+    /// Merges the payloads of the pages. `generation_at` is as the map space's. `None` where one is no page of this partition.
     pub fn merge<'a>(
         &self,
         payloads: impl IntoIterator<Item = &'a [u8]>,
-        life_at: impl Fn(Location) -> Life,
+        generation_at: impl Fn(Location) -> Generation,
     ) -> Option<Merged> {
         let pages: Vec<MappingPage<'a>> = (payloads.into_iter())
             .map(|payload| self.shape.decode(self.partition, payload))
@@ -77,8 +77,8 @@ impl Reorganisation {
         let sequence_of = |entry: &PageEntry| {
             let sequence = entry
                 .mapping
-                .map(|mapping| life_at(mapping.location).sequence())?;
-            (entry.life != 0 && self.shape.life(sequence) == entry.life).then_some(sequence)
+                .map(|mapping| generation_at(mapping.location).sequence())?;
+            (entry.generation != 0 && self.shape.generation(sequence) == entry.generation).then_some(sequence)
         };
         let mut full = Vec::with_capacity(self.page_entries);
         let mut last = 0;

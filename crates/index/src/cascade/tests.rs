@@ -7,7 +7,7 @@ use super::flash_tiers::{GENERATION_CELL_BITS, GENERATION_PAGES};
 use super::*;
 use crate::full::IndexShape;
 use crate::{Heard, KeyHash, Known, Lookup, Mapping, StoredCopy, Survivor};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_memory::PagePool;
 use pumice_world::Random;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,21 +62,21 @@ impl MapSpace for Space {
         assert!(self.pages.lock().remove(&page).is_some(), "released twice");
     }
 
-    fn life_at(&self, location: Location) -> Life {
+    fn generation_at(&self, location: Location) -> Generation {
         let block = location.offset / BLOCK_BYTES;
         let sequence = self.sequences.lock()[block as usize];
         if *self.leaving.lock() == Some(block) {
-            Life::Ending(sequence)
+            Generation::Ending(sequence)
         } else {
-            Life::Sequence(sequence)
+            Generation::Sequence(sequence)
         }
     }
 
-    fn oldest_life(&self) -> u64 {
+    fn oldest_generation(&self) -> u64 {
         self.oldest.load(Ordering::Relaxed)
     }
 
-    fn next_life(&self) -> u64 {
+    fn next_generation(&self) -> u64 {
         self.sequences.lock().iter().max().map_or(0, |latest| latest + 1)
     }
 }
@@ -280,7 +280,7 @@ impl Model {
     fn stored_copy(&self, location: Location) -> StoredCopy {
         StoredCopy {
             mapping: Mapping { location, note: 0 },
-            opened_at: self.space.life_at(location).sequence(),
+            opened_at: self.space.generation_at(location).sequence(),
             heard: match self.dead.contains(&location) {
                 _ if !self.has_slots => Heard::Nothing,
                 true => Heard::Dead,
@@ -366,7 +366,7 @@ impl Model {
             .map(|page| self.read(page))
             .collect();
         let pages = pages.iter().map(<[u8; PAGE_PAYLOAD_BYTES]>::as_slice);
-        let merged = begun.merge(pages, |location| self.space.life_at(location));
+        let merged = begun.merge(pages, |location| self.space.generation_at(location));
         merged.expect("its own pages")
     }
 
@@ -686,7 +686,7 @@ fn a_page_that_cannot_be_read_makes_the_partition_forget_and_nothing_older_speak
         assert_eq!(model.get(Model::hash(key)), None);
     }
     assert!(model.shard.is_blank() && model.shard.may_be_more(hash));
-    let last = model.space.next_life();
+    let last = model.space.next_generation();
     model.space.oldest.store(last - 1, Ordering::Relaxed);
     assert!(model.shard.is_blank(), "a block that was there is left");
     model.space.oldest.store(last, Ordering::Relaxed);

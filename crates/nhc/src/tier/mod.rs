@@ -37,7 +37,7 @@ use crate::split::Split;
 use crate::{Counts, Objective, Status, Switch};
 use choose::Chooser;
 use format::UPPER_DATA_OFFSET;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_device::Timeline;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};

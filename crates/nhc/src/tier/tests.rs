@@ -4,7 +4,7 @@
 use super::format::UPPER_DATA_OFFSET;
 use super::{Division, FAILURES_MAX, Start, Tier, TierCounts, Tiered};
 use crate::Objective;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_device::{
     AlignedBuf, Buffer, Device, MemDevice, MemMedium, Profile, SECTOR_BYTES, Throttle, ThrottledDevice,
     Timeline, VirtualTime,
@@ -30,15 +30,15 @@ const DIVISION: Division = Division {
 
 type Handle = Tiered<FaultyDevice, FaultyDevice>;
 
-/// What a sector is: block, life of the block, number in the block.
+/// What a sector is: block, generation of the block, number in the block.
 type Sector = (u32, u64, u32);
 
-fn fill((block, life, number): Sector) -> Vec<u8> {
-    let mut random = Random(u64::from(block) << 40 ^ life << 8 ^ u64::from(number));
+fn fill((block, generation, number): Sector) -> Vec<u8> {
+    let mut random = Random(u64::from(block) << 40 ^ generation << 8 ^ u64::from(number));
     let mut bytes = Vec::with_capacity(SECTOR_BYTES);
     bytes.extend_from_slice(&block.to_le_bytes());
     bytes.extend_from_slice(&number.to_le_bytes());
-    bytes.extend_from_slice(&life.to_le_bytes());
+    bytes.extend_from_slice(&generation.to_le_bytes());
     while bytes.len() < SECTOR_BYTES {
         bytes.extend_from_slice(&random.next_u64().to_le_bytes());
     }
@@ -48,14 +48,16 @@ fn fill((block, life, number): Sector) -> Vec<u8> {
 /// What a sector says it is, if it is whole.
 fn sector(bytes: &[u8]) -> Option<Sector> {
     let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-    let life = u64::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
-    let found = (word(0)?, life, word(4)?);
+    let generation = u64::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
+    let found = (word(0)?, generation, word(4)?);
     (fill(found) == bytes).then_some(found)
 }
 
 /// Whole sectors, one behind the other.
-fn buffer_of(block: u32, life: u64, sectors: std::ops::Range<u32>) -> Arc<AlignedBuf> {
-    let bytes: Vec<u8> = sectors.flat_map(|number| fill((block, life, number))).collect();
+fn buffer_of(block: u32, generation: u64, sectors: std::ops::Range<u32>) -> Arc<AlignedBuf> {
+    let bytes: Vec<u8> = sectors
+        .flat_map(|number| fill((block, generation, number)))
+        .collect();
     let mut buffer = AlignedBuf::with_len(bytes.len());
     buffer.as_mut_slice().copy_from_slice(&bytes);
     Arc::new(buffer)
@@ -92,7 +94,7 @@ async fn give_turn() {
     .await;
 }
 
-/// What the store knows: the life of each block that is whole.
+/// What the store knows: the generation of each block that is whole.
 type Whole = Arc<Mutex<Vec<Option<u64>>>>;
 
 #[derive(Clone)]
@@ -100,7 +102,7 @@ struct Store {
     device: Handle,
     whole: Whole,
     busy: Rc<RefCell<Vec<bool>>>,
-    lives: Rc<Cell<u64>>,
+    generations: Rc<Cell<u64>>,
     wrong: Rc<RefCell<Vec<String>>>,
     /// Reads accept any whole sector, so that a wrong one shows.
     trusts: bool,
@@ -114,15 +116,16 @@ impl Store {
     fn catalog(&self) -> super::Catalog {
         let whole = Arc::clone(&self.whole);
         Box::new(move |bytes| {
-            let (block, life, number) = sector(bytes)?;
-            let is_it = number == BLOCK_SECTORS - 1 && whole.lock().get(block as usize) == Some(&Some(life));
+            let (block, generation, number) = sector(bytes)?;
+            let is_it =
+                number == BLOCK_SECTORS - 1 && whole.lock().get(block as usize) == Some(&Some(generation));
             is_it.then_some(block)
         })
     }
 
-    async fn put(&self, block: u32, life: u64, sectors: std::ops::Range<u32>) -> bool {
+    async fn put(&self, block: u32, generation: u64, sectors: std::ops::Range<u32>) -> bool {
         let offset = DIVISION.block_offset(block) + u64::from(sectors.start) * SECTOR;
-        let buffer = buffer_of(block, life, sectors);
+        let buffer = buffer_of(block, generation, sectors);
         let range = 0..buffer.len();
         match &self.plants {
             None => self.device.write(offset, buffer, range).await.is_ok(),
@@ -130,7 +133,7 @@ impl Store {
         }
     }
 
-    /// Another life of a block, written in one piece or two.
+    /// Another generation of a block, written in one piece or two.
     async fn write(self, block: u32, discards: bool, first: u32) {
         if !self.overwrites {
             self.whole.lock()[block as usize] = None;
@@ -139,33 +142,35 @@ impl Store {
             self.device
                 .discard(DIVISION.block_offset(block), DIVISION.block_bytes);
         }
-        let life = self.lives.get() + 1;
-        self.lives.set(life);
+        let generation = self.generations.get() + 1;
+        self.generations.set(generation);
         let mut is_written = true;
         if first > 0 {
-            is_written = self.put(block, life, 0..first).await;
+            is_written = self.put(block, generation, 0..first).await;
             give_turn().await;
         }
-        is_written = is_written && self.put(block, life, first..BLOCK_SECTORS).await;
+        is_written = is_written && self.put(block, generation, first..BLOCK_SECTORS).await;
         if is_written {
-            self.whole.lock()[block as usize] = Some(life);
+            self.whole.lock()[block as usize] = Some(generation);
         }
         self.busy.borrow_mut()[block as usize] = false;
     }
 
-    /// The life of a block that is whole and not being written.
-    fn life(&self, block: u32) -> Option<u64> {
+    /// The generation of a block that is whole and not being written.
+    fn generation(&self, block: u32) -> Option<u64> {
         let is_busy = self.busy.borrow()[block as usize];
         self.whole.lock()[block as usize].filter(|_| !is_busy)
     }
 
     async fn read(self, block: u32, number: u32) {
-        let Some(life) = self.life(block) else { return };
+        let Some(generation) = self.generation(block) else {
+            return;
+        };
         let offset = DIVISION.block_offset(block) + u64::from(number) * SECTOR;
         let trusts = self.trusts;
         let check = move |bytes: AlignedBuf| {
             let found = sector(bytes.as_slice())?;
-            (trusts || found == (block, life, number)).then_some(found)
+            (trusts || found == (block, generation, number)).then_some(found)
         };
         let copy = self.device.read_copy(offset, SECTOR_BYTES, check).await;
         let found = match copy {
@@ -175,8 +180,9 @@ impl Store {
                 read.ok().and_then(|bytes| sector(bytes.as_slice()))
             }
         };
-        if self.life(block) == Some(life) && found != Some((block, life, number)) {
-            let what = format!("block {block}, life {life}, sector {number}: {found:?}, copy {copy:?}");
+        if self.generation(block) == Some(generation) && found != Some((block, generation, number)) {
+            let what =
+                format!("block {block}, generation {generation}, sector {number}: {found:?}, copy {copy:?}");
             self.wrong.borrow_mut().push(what);
         }
     }
@@ -234,7 +240,7 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
     // The store has a block beyond those that may be copied.
     lives_of_all.push(Some(0));
     let whole: Whole = Arc::new(Mutex::new(lives_of_all));
-    let lives = Rc::new(Cell::new(0));
+    let generations = Rc::new(Cell::new(0));
     let wrong = Rc::default();
     let mut counts = TierCounts::default();
     let mut former: Option<Vec<u8>> = None;
@@ -275,7 +281,7 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
             device: device.clone(),
             whole: Arc::clone(&whole),
             busy: Rc::new(RefCell::new(vec![false; BLOCKS as usize])),
-            lives: Rc::clone(&lives),
+            generations: Rc::clone(&generations),
             wrong: Rc::clone(&wrong),
             trusts: !run.lies,
             plants: run.plants.then(|| below.clone()),
@@ -293,7 +299,7 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
             for _ in 0..steps {
                 // Few blocks are read most, and which they are changes.
                 let spread = 1 + random.below(u64::from(BLOCKS));
-                let block = (random.below(spread) + lives.get() / 16) as u32 % BLOCKS;
+                let block = (random.below(spread) + generations.get() / 16) as u32 % BLOCKS;
                 match random.below(60) {
                     0 if !store.busy.borrow()[block as usize] => {
                         store.busy.borrow_mut()[block as usize] = true;
@@ -327,8 +333,8 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
             "more is copied than was written"
         );
         counts += tier.counts();
-        for (life, is_busy) in whole.lock().iter_mut().zip(&*store.busy.borrow()) {
-            *life = life.filter(|_| !is_busy);
+        for (generation, is_busy) in whole.lock().iter_mut().zip(&*store.busy.borrow()) {
+            *generation = generation.filter(|_| !is_busy);
         }
         // kill -9: what is under way is torn, what is done stays.
         lower.crash();
@@ -626,17 +632,17 @@ fn threads_see_no_stale_copy() {
     let run = |executor: &Executor, future: &mut dyn FnMut() -> pumice_world::Task| {
         let Ok(()) = executor.block_on(future(), || Ok::<(), Infallible>(()));
     };
-    let write = |executor: &Executor, device: &Tiered<MemDevice, MemDevice>, block: u32, life: u64| {
+    let write = |executor: &Executor, device: &Tiered<MemDevice, MemDevice>, block: u32, generation: u64| {
         whole.lock()[block as usize] = None;
         run(executor, &mut || {
-            let whole = buffer_of(block, life, 0..BLOCK_SECTORS);
+            let whole = buffer_of(block, generation, 0..BLOCK_SECTORS);
             let (device, range) = (device.clone(), 0..whole.len());
             Box::pin(async move {
                 let written = device.write(DIVISION.block_offset(block), whole, range).await;
                 written.unwrap();
             })
         });
-        whole.lock()[block as usize] = Some(life);
+        whole.lock()[block as usize] = Some(generation);
     };
     with_handle(&mut |executor, device| {
         (0..BLOCKS).for_each(|block| write(executor, device, block, 1));
@@ -644,8 +650,8 @@ fn threads_see_no_stale_copy() {
         run(executor, &mut || {
             let (device, known) = (device.clone(), Arc::clone(&known));
             let catalog: super::Catalog = Box::new(move |bytes| {
-                let (block, life, _) = sector(bytes)?;
-                (known.lock()[block as usize] == Some(life)).then_some(block)
+                let (block, generation, _) = sector(bytes)?;
+                (known.lock()[block as usize] == Some(generation)).then_some(block)
             });
             Box::pin(async move { device.start(first_start(catalog)).await })
         });
@@ -668,18 +674,18 @@ fn threads_see_no_stale_copy() {
                                 let spread = 1 + random.below(BLOCKS.into());
                                 let block =
                                     ((random.below(spread) + round / 2_000) % u64::from(BLOCKS)) as u32;
-                                let life = whole.lock()[block as usize];
+                                let generation = whole.lock()[block as usize];
                                 let number = random.below(BLOCK_SECTORS.into()) as u32;
                                 let offset = DIVISION.block_offset(block) + u64::from(number) * SECTOR;
                                 let check = |bytes: AlignedBuf| Some(sector(bytes.as_slice()));
                                 let copy = device.read_copy(offset, SECTOR_BYTES, check).await;
                                 give_turn().await;
-                                let (Some(life), Some(found)) = (life, copy) else {
+                                let (Some(generation), Some(found)) = (generation, copy) else {
                                     continue;
                                 };
-                                let is_still = whole.lock()[block as usize] == Some(life);
-                                if is_still && found != Some((block, life, number)) {
-                                    stale.borrow_mut().push((block, life, number, found));
+                                let is_still = whole.lock()[block as usize] == Some(generation);
+                                if is_still && found != Some((block, generation, number)) {
+                                    stale.borrow_mut().push((block, generation, number, found));
                                 }
                             }
                         };
@@ -692,11 +698,11 @@ fn threads_see_no_stale_copy() {
         let writer = scope.spawn(|| {
             with_handle(&mut |executor, device| {
                 let mut random = Random(99);
-                for life in 2.. {
+                for generation in 2.. {
                     if is_done.load(std::sync::atomic::Ordering::Relaxed) {
                         return;
                     }
-                    write(executor, device, random.below(BLOCKS.into()) as u32, life);
+                    write(executor, device, random.below(BLOCKS.into()) as u32, generation);
                     std::thread::yield_now();
                 }
             });

@@ -1,6 +1,6 @@
 //! Threads that compute fingerprints and compress while an event loop goes on, as long as there are more processors than busy event loops.
 
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_world::{Job, Offload};
 use std::io;
 use std::sync::Arc;

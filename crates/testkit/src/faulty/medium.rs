@@ -2,7 +2,7 @@
 
 use super::plan::{FaultCounts, FaultPlan};
 use super::state::State;
-use parking_lot::{Mutex, MutexGuard};
+use locks::{Mutex, MutexGuard};
 use pumice_device::SECTOR_BYTES;
 use std::task::Waker;
 

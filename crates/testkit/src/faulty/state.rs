@@ -2,7 +2,7 @@
 
 use super::plan::{FaultCounts, FaultPlan};
 use super::power::Unflushed;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_device::ChunkMap;
 use pumice_device::Silence;
 use pumice_device::{AlignedBuf, Overdue};

@@ -2,7 +2,7 @@
 
 use crate::rig::{CHUNK, settings};
 use bytes::Bytes;
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_device::{MemDevice, MemMedium};
 use pumice_volume::{Backing, Extent, Mode, Settings, Shared, Volume};
 use pumice_world::{Executor, Job, ManualClock, Offload, Random};

@@ -50,7 +50,7 @@ use crate::run::stamp;
 use crate::target::Target;
 use clap::{Args, Parser};
 use client::Client;
-use parking_lot::Mutex;
+use locks::Mutex;
 use population::Population;
 use pumice_trace::bytes;
 use serde::Serialize;

@@ -4,7 +4,7 @@ use super::register::Register;
 use super::state::joined;
 use crate::keytext::KeyText;
 use crate::value::{BadValue, HEADER_BYTES, Values};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_world::{Random, mix64};
 
 /// What kind of object a key has. Each kind has changes of its own, so that a value says in full how it came about.

@@ -7,7 +7,7 @@ pub mod piece;
 pub mod recovery;
 pub mod rig;
 
-use parking_lot::Mutex;
+use locks::Mutex;
 use piece::{PIECE_BYTES, Place, piece_head, read_piece};
 use pumice_blocks::chain::put_len;
 use pumice_blocks::footer::{Entry, OWN_BYTES};

@@ -2,7 +2,7 @@
 
 use super::piece::{Place, read_piece};
 use super::{Died, Index, Maps, NOW, STORE, Toy};
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_blocks::chain::StreamReader;
 use pumice_blocks::footer::{Entry, OWN_BYTES, Trailer};
 use pumice_blocks::inspect::{Inspection, inspect};

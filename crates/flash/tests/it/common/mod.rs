@@ -1,7 +1,7 @@
 //! A store over a faulty device, with the plainest index there is, on one thread.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use parking_lot::Mutex;
+use locks::Mutex;
 use pumice_blocks::Durability;
 use pumice_device::{AlignedBuf, Device, Payload};
 use pumice_flash::recovery::{open_superblock, recover, settle};
