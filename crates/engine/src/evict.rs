@@ -25,74 +25,9 @@ const PROMOTION_HITS: u64 = 2;
 const FLUSH_BATCH: usize = 256;
 
 impl<D: Device + Clone> ObjectCache<D> {
-    /// Before an insertion: evicts from DRAM until segments are free, and sees that the index has pages. No lock is held.
+    /// Before an insertion: sees that DRAM has free segments, and the index pages. No lock is held.
     pub(crate) fn make_room(&self, cx: &Cx<D>) {
-        let inner = &*self.inner;
-        let pages = inner.pages.free_pages();
-        if pages < inner.pages_low {
-            self.feed_index(cx);
-        } else if inner.admit.is_some() && pages < inner.pages_low + PAGES_BEYOND {
-            self.feed_from_dram(cx);
-        }
-        if inner.index_heap_max > 0 && inner.store().mapping_heap_bytes() > inner.index_heap_max {
-            self.reclaim_early(cx);
-        }
-        if !inner.tier.wants_eviction() {
-            return;
-        }
-        // Each round frees a segment unless all of it survives; an item survives at most four rounds.
-        let mut rounds = inner.tier.segments() * 4 + 4;
-        while inner.tier.wants_eviction() && rounds > 0 {
-            rounds -= 1;
-            if !self.evict_segment(cx, false) {
-                break;
-            }
-        }
-    }
-
-    /// Gives the index another segment's worth of pages: free ones, else from the DRAM tier, else by giving up the oldest
-    /// block and with it its mappings.
-    fn feed_index(&self, cx: &Cx<D>) {
-        if !self.feed_from_dram(cx) {
-            self.reclaim_early(cx);
-        }
-    }
-
-    /// As [`Self::feed_index`], but gives up no block; whether there was a segment.
-    fn feed_from_dram(&self, cx: &Cx<D>) -> bool {
-        let inner = &*self.inner;
-        inner.feed_from_free(SEGMENTS_FLOOR)
-            || inner.tier.segments() > SEGMENTS_FLOOR && self.evict_segment(cx, true)
-    }
-
-    /// Gives up the oldest block for the DRAM of its mappings: at most once for each block that is sealed, since what a reclaim
-    /// frees in the tables is used before the next.
-    fn reclaim_early(&self, cx: &Cx<D>) {
-        let inner = &*self.inner;
-        if let Some(work) = inner.store().take_early_reclaim() {
-            let (cache, cx_task) = (self.clone(), cx.clone());
-            cx.spawner
-                .spawn(Box::pin(async move { cache.work(cx_task, work).await }));
-        }
-    }
-
-    /// Empties one segment. With `surrender` its memory becomes the index's.
-    fn evict_segment(&self, cx: &Cx<D>, surrender: bool) -> bool {
-        let inner = &*self.inner;
-        let Some(segment) = inner.tier.take_victim() else {
-            return false;
-        };
-        let now = cx.now();
-        inner.tier.visit(&segment, |address, record, flash_location| {
-            inner.evict_item(cx, now, segment.queue, address, record, flash_location);
-        });
-        inner.tier.recycle(segment, surrender);
-        if surrender {
-            inner.segments.raise_limit();
-            inner.pages.grow();
-        }
-        self.kick(cx);
-        true
+        Room { cache: self, cx }.make();
     }
 
     /// Sees to a delayed flush whose time has come.
@@ -126,16 +61,97 @@ impl<D: Device + Clone> ObjectCache<D> {
                 // Background writes have their turn here: with index `cascade`, of pages of mappings.
                 self.quiesce(cx).await;
                 for address in batch {
-                    self.flush_item(cx, segment.queue, *address, &mut left).await;
+                    Room { cache: self, cx }
+                        .flush_item(segment.queue, *address, &mut left)
+                        .await;
                 }
             }
             inner.tier.recycle(segment, false);
         }
         left
     }
+}
 
-    async fn flush_item(&self, cx: &Cx<D>, queue: Queue, address: u64, left: &mut LeftBehind) {
-        let inner = &*self.inner;
+/// The DRAM that items, the index and the rule of admission share, for whoever needs room in it.
+struct Room<'a, D: Device + Clone> {
+    cache: &'a ObjectCache<D>,
+    cx: &'a Cx<D>,
+}
+
+impl<D: Device + Clone> Room<'_, D> {
+    /// Before an insertion: evicts from DRAM until segments are free, and sees that the index has pages. No lock is held.
+    pub(crate) fn make(&self) {
+        let inner = &*self.cache.inner;
+        let pages = inner.pages.free_pages();
+        if pages < inner.pages_low {
+            self.feed_index();
+        } else if inner.admit.is_some() && pages < inner.pages_low + PAGES_BEYOND {
+            self.feed_from_dram();
+        }
+        if inner.index_heap_max > 0 && inner.store().mapping_heap_bytes() > inner.index_heap_max {
+            self.reclaim_early();
+        }
+        if !inner.tier.wants_eviction() {
+            return;
+        }
+        // Each round frees a segment unless all of it survives; an item survives at most four rounds.
+        let mut rounds = inner.tier.segments() * 4 + 4;
+        while inner.tier.wants_eviction() && rounds > 0 {
+            rounds -= 1;
+            if !self.evict_segment(false) {
+                break;
+            }
+        }
+    }
+
+    /// Gives the index another segment's worth of pages: free ones, else from the DRAM tier, else by giving up the oldest
+    /// block and with it its mappings.
+    fn feed_index(&self) {
+        if !self.feed_from_dram() {
+            self.reclaim_early();
+        }
+    }
+
+    /// As [`Self::feed_index`], but gives up no block; whether there was a segment.
+    fn feed_from_dram(&self) -> bool {
+        let inner = &*self.cache.inner;
+        inner.feed_from_free(SEGMENTS_FLOOR)
+            || inner.tier.segments() > SEGMENTS_FLOOR && self.evict_segment(true)
+    }
+
+    /// Gives up the oldest block for the DRAM of its mappings: at most once for each block that is sealed, since what a reclaim
+    /// frees in the tables is used before the next.
+    fn reclaim_early(&self) {
+        let inner = &*self.cache.inner;
+        if let Some(work) = inner.store().take_early_reclaim() {
+            let (cache, cx_task) = (self.cache.clone(), self.cx.clone());
+            (self.cx.spawner).spawn(Box::pin(async move { cache.work(cx_task, work).await }));
+        }
+    }
+
+    /// Empties one segment. With `surrender` its memory becomes the index's.
+    fn evict_segment(&self, surrender: bool) -> bool {
+        let inner = &*self.cache.inner;
+        let Some(segment) = inner.tier.take_victim() else {
+            return false;
+        };
+        let now = self.cx.now();
+        inner.tier.visit(&segment, |address, record, flash_location| {
+            inner.evict_item(self.cx, now, segment.queue, address, record, flash_location);
+        });
+        inner.tier.recycle(segment, surrender);
+        if surrender {
+            inner.segments.raise_limit();
+            inner.pages.grow();
+        }
+        self.cache.kick(self.cx);
+        true
+    }
+
+    /// Writes one item to flash for a clean stop, or drops it.
+    async fn flush_item(&self, queue: Queue, address: u64, left: &mut LeftBehind) {
+        let (cache, cx) = (self.cache, self.cx);
+        let inner = &*cache.inner;
         let store = inner.store();
         let (record, flash_location) = inner.tier.read(address);
         let mut parts = record.parts();
@@ -179,8 +195,8 @@ impl<D: Device + Clone> ObjectCache<D> {
             };
             let is_out_of_room = store.dropped_no_block() > dropped;
             let may_try = !is_stranger_there && tries < ROOM_TRIES_MAX;
-            if may_try && (tries == 0 || self.wait_for_progress(cx).await) {
-                self.wait_for_room(cx, parts.encoded_len() as u64).await;
+            if may_try && (tries == 0 || cache.wait_for_progress(cx).await) {
+                cache.wait_for_room(cx, parts.encoded_len() as u64).await;
                 while inner.pages.free_pages() < inner.pages_low && inner.feed_from_free(0) {}
                 tries += 1;
                 continue;

@@ -5,6 +5,7 @@ use crate::large::{Manifest, SLICES_AT_ONCE};
 use crate::object::{Object, Pieces, Tier};
 use crate::part::PartId;
 use crate::read::{Access, Lookup, Place};
+use crate::update::Change;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use pumice_device::Device;
@@ -66,7 +67,9 @@ impl<D: Device + Clone> ObjectCache<D> {
     /// Reads the slices of a large object. `None` where one has been evicted: the object is then no more.
     pub async fn gather(&self, cx: &Cx<D>, key: &[u8], object: Object<D::Buf>) -> Option<Object<D::Buf>> {
         let manifest = Manifest::decode(&object.head)?;
-        self.gather_some(cx, key, object, 0..manifest.slices()).await
+        self.reader(cx, key, &object)
+            .gather(object, 0..manifest.slices())
+            .await
     }
 
     /// Reads the first slices of a large object, as many as a reader would at once. `None` as for [`ObjectCache::gather`].
@@ -77,25 +80,9 @@ impl<D: Device + Clone> ObjectCache<D> {
         object: Object<D::Buf>,
     ) -> Option<Object<D::Buf>> {
         let manifest = Manifest::decode(&object.head)?;
-        let first = self.reader(cx, key, &object).next(&manifest);
-        self.gather_some(cx, key, object, first).await
-    }
-
-    async fn gather_some(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        mut object: Object<D::Buf>,
-        numbers: Range<u32>,
-    ) -> Option<Object<D::Buf>> {
-        let manifest = Manifest::decode(&object.head)?;
-        let mut reader = self.reader(cx, key, &object);
-        if !reader.is_whole() {
-            return None;
-        }
-        object.parts = reader.slices(manifest, numbers).await.ok()?;
-        object.tier = reader.tier;
-        Some(object)
+        let reader = self.reader(cx, key, &object);
+        let first = reader.next(&manifest);
+        reader.gather(object, first).await
     }
 }
 
@@ -145,6 +132,14 @@ impl<D: Device + Clone> ObjectReader<D> {
             self.lose();
         }
         is_whole
+    }
+
+    /// The object with these slices of it; `None` where one has been evicted.
+    async fn gather(mut self, mut object: Object<D::Buf>, numbers: Range<u32>) -> Option<Object<D::Buf>> {
+        let manifest = Manifest::decode(&object.head).filter(|_| self.is_whole())?;
+        object.parts = self.slices(manifest, numbers).await.ok()?;
+        object.tier = self.tier;
+        Some(object)
     }
 
     /// The slices that are read next.
@@ -228,10 +223,14 @@ impl<D: Device + Clone> ObjectReader<D> {
     fn lose(&self) {
         if let Source::Slices(manifest, place) = self.source {
             let (cache, cx) = (&self.cache, &self.cx);
-            cache.remove_if(cx, &self.key, place, |books| &books.evicted);
-            cache
-                .large(cx, &self.key)
-                .drop_slices(manifest, |books| &books.evicted);
+            let change = Change {
+                cache,
+                cx,
+                key: &self.key,
+                place,
+            };
+            change.remove(|books| &books.evicted);
+            change.large().drop_slices(manifest, |books| &books.evicted);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::books::{Books, Line};
 use crate::cache::{Cx, ObjectCache, Shard};
-use crate::large::{Manifest, Slices, head_parts, whole_parts};
+use crate::large::{Large, Manifest, Slices, head_parts, whole_parts};
 use crate::object::{Meta, Object, RejectReason};
 use crate::part::PartId;
 use crate::read::{Permits, Place, Unlimited};
@@ -143,33 +143,39 @@ impl<D: Device + Clone> ObjectCache<D> {
             if let Some(object) = object.as_mut().filter(|_| is_detached) {
                 object.detach();
             }
+            let change = Change {
+                cache: self,
+                cx,
+                key,
+                place,
+            };
             let outcome = match (decide(object.as_ref()), object) {
                 (Action::Keep, _) | (Action::SetMeta(_), None) => return Ok(Outcome::Kept),
-                (Action::Delete, None) => self.void_if(cx, key, place),
+                (Action::Delete, None) => change.void(),
                 (Action::Store { value, meta }, old) => {
                     // Of the object nothing else is needed, and it would pin memory while this waits.
                     let old = old.and_then(|old| Manifest::decode(&old.head));
-                    self.store_if(cx, key, place, &value, meta, old).await
+                    change.store(&value, meta, old).await
                 }
                 (Action::SetMeta(meta), Some(object)) => {
                     let parts = crate::cache::Inner::with_meta(&object.head, meta);
-                    let tried = match self.publish_if(cx, place, parts, KEEPS_VALUE) {
+                    let tried = match change.publish(parts, KEEPS_VALUE) {
                         // Whoever waits must not pin what is waited for, nor what `decide` may have cloned.
                         Tried::Refused(_) if !is_detached => {
                             is_detached = true;
                             continue;
                         }
-                        Tried::Refused(_) => self.publish_when_room(cx, place, parts, KEEPS_VALUE).await,
+                        Tried::Refused(_) => change.publish_when_room(parts, KEEPS_VALUE).await,
                         tried => tried,
                     };
                     if let (Tried::Done(Outcome::Rejected(_)), Some(manifest)) =
                         (&tried, Manifest::decode(&object.head))
                     {
-                        self.large(cx, key).drop_slices(manifest, |books| &books.evicted);
+                        change.large().drop_slices(manifest, |books| &books.evicted);
                     }
                     tried.outcome()
                 }
-                (Action::Delete, Some(object)) => self.delete_if(cx, key, place, &object),
+                (Action::Delete, Some(object)) => change.delete(&object),
             };
             if let Some(outcome) = outcome {
                 return Ok(outcome);
@@ -182,112 +188,91 @@ impl<D: Device + Clone> ObjectCache<D> {
     pub async fn delete(&self, cx: &Cx<D>, key: &[u8]) -> bool {
         self.update(cx, key, |_| Action::Delete).await == Outcome::Deleted
     }
+}
 
-    async fn store_if(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        place: Place,
-        value: &[u8],
-        meta: Meta,
-        old: Option<Manifest>,
-    ) -> Option<Outcome> {
+/// A change of a key's object that is made if the object still is where it was seen.
+pub(crate) struct Change<'a, D: Device + Clone> {
+    pub(crate) cache: &'a ObjectCache<D>,
+    pub(crate) cx: &'a Cx<D>,
+    pub(crate) key: &'a [u8],
+    pub(crate) place: Place,
+}
+
+impl<'a, D: Device + Clone> Change<'a, D> {
+    pub(crate) fn large(&self) -> Large<'a, D> {
+        self.cache.large(self.cx, self.key)
+    }
+
+    async fn store(&self, value: &[u8], meta: Meta, old: Option<Manifest>) -> Option<Outcome> {
         let payload = Payload::Bytes(value);
-        if let Some(reason) = self.inner.refusal(key, value.len()) {
+        if let Some(reason) = self.cache.inner.refusal(self.key, value.len()) {
             return Some(Outcome::Rejected(reason));
         }
-        let tried = if self.inner.is_large(key, value.len()) {
-            self.store_large_if(cx, key, place, payload, meta).await
+        let tried = if self.cache.inner.is_large(self.key, value.len()) {
+            self.store_large(payload, meta).await
         } else {
-            self.publish_when_room(cx, place, whole_parts(key, payload, meta), false)
+            self.publish_when_room(whole_parts(self.key, payload, meta), false)
                 .await
         };
         if let Some(old) = old.filter(|_| matches!(tried, Tried::Done(_))) {
-            self.large(cx, key).drop_slices(old, |books| &books.overwritten);
+            self.large().drop_slices(old, |books| &books.overwritten);
         }
         tried.outcome()
     }
 
-    async fn store_large_if(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        place: Place,
-        value: Payload<'_>,
-        meta: Meta,
-    ) -> Tried {
-        let slices = match self.large(cx, key).write_slices(value, meta.expiry).await {
+    async fn store_large(&self, value: Payload<'_>, meta: Meta) -> Tried {
+        let slices = match self.large().write_slices(value, meta.expiry).await {
             Ok(written) => written,
             Err(reason) => return Tried::Refused(reason),
         };
-        let tried = self.publish_head_if(cx, key, place, &slices, (b"", meta)).await;
+        let tried = self.publish_head(&slices, (b"", meta)).await;
         if !matches!(tried, Tried::Done(Outcome::Stored { .. })) {
-            self.large(cx, key)
-                .drop_slices(slices.manifest, |books| &books.rejected);
+            self.large().drop_slices(slices.manifest, |books| &books.rejected);
         }
         tried
     }
 
     /// Stores the head of a large object, with an owner's bytes, if the key still is as it was seen.
-    pub(crate) async fn publish_head_if(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        place: Place,
-        slices: &Slices,
-        (owned, meta): (&[u8], Meta),
-    ) -> Tried {
-        let large = self.large(cx, key);
-        large.wait_for_head_room(slices).await;
+    pub(crate) async fn publish_head(&self, slices: &Slices, (owned, meta): (&[u8], Meta)) -> Tried {
+        self.large().wait_for_head_room(slices).await;
         let encoded = slices.manifest.encode();
-        let head = head_parts(key, owned, Payload::Bytes(&encoded), meta, slices.mark);
-        self.publish_when_room(cx, place, head, false).await
+        let head = head_parts(self.key, owned, Payload::Bytes(&encoded), meta, slices.mark);
+        self.publish_when_room(head, false).await
     }
 
     /// Removes what stands under a key, if that still is what was seen: not what another client has stored meanwhile.
     /// Whether it was.
-    pub(crate) fn remove_if(
-        &self,
-        cx: &Cx<D>,
-        key: &[u8],
-        place: Place,
-        line: impl Fn(&Books) -> &Line,
-    ) -> bool {
-        let inner = &*self.inner;
-        let part = PartId::object(key);
+    pub(crate) fn remove(&self, line: impl Fn(&Books) -> &Line) -> bool {
+        let inner = &*self.cache.inner;
+        let part = PartId::object(self.key);
         let hash = inner.hasher.hash(&part);
         let mut shard = inner.lock(hash);
-        if !self.is_still(&shard, hash, key, place) {
+        if !self.is_still(&shard, hash) {
             return false;
         }
         let version = inner.store().next_version();
-        for bytes in inner.clear_part(cx, &mut shard, hash, &part, version) {
+        for bytes in inner.clear_part(self.cx, &mut shard, hash, &part, version) {
             line(&inner.books).add(bytes);
         }
         drop(shard);
-        self.kick(cx);
+        self.cache.kick(self.cx);
         true
     }
 
     /// Stores a record if the key still is as it was seen. Where neither tier has room it waits for what is under way on flash: while all
     /// buffers are being written, and readers pin the segments in DRAM or others fill them, that is over soon. The caller pins no memory
     /// of either tier.
-    pub(crate) async fn publish_when_room(
-        &self,
-        cx: &Cx<D>,
-        place: Place,
-        parts: RecordParts<'_>,
-        keeps_value: bool,
-    ) -> Tried {
+    pub(crate) async fn publish_when_room(&self, parts: RecordParts<'_>, keeps_value: bool) -> Tried {
+        let inner = &*self.cache.inner;
         let mut waits = 0;
         loop {
-            let refused = match self.publish_if(cx, place, parts, keeps_value) {
+            let refused = match self.publish(parts, keeps_value) {
                 Tried::Refused(reason) => Tried::Refused(reason),
                 tried => return tried,
             };
-            if waits == WAITS_MAX || !self.wait_for_progress(cx).await {
-                let hash = self.inner.hasher.hash(&PartId::of(&parts));
-                (self.inner).count_refused(hash, self.inner.store().padded_len(&parts));
+            if waits == WAITS_MAX || !self.cache.wait_for_progress(self.cx).await {
+                let hash = inner.hasher.hash(&PartId::of(&parts));
+                inner.count_refused(hash, inner.store().padded_len(&parts));
                 return refused;
             }
             waits += 1;
@@ -295,21 +280,21 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// Stores a record if the key still is as it was seen, and a tier has room.
-    fn publish_if(&self, cx: &Cx<D>, place: Place, parts: RecordParts<'_>, keeps_value: bool) -> Tried {
-        self.make_room(cx);
-        let inner = &*self.inner;
+    fn publish(&self, parts: RecordParts<'_>, keeps_value: bool) -> Tried {
+        self.cache.make_room(self.cx);
+        let inner = &*self.cache.inner;
         let hash = inner.hasher.hash(&PartId::of(&parts));
         let stored = {
             let mut shard = inner.lock(hash);
-            if !self.is_still(&shard, hash, parts.key, place) {
+            if !self.is_still(&shard, hash) {
                 return Tried::Changed;
             }
             if !inner.has_room(&parts) {
                 return Tried::Refused(RejectReason::NoRoom);
             }
-            inner.publish_locked(cx, &mut shard, hash, parts, keeps_value)
+            inner.publish_locked(self.cx, &mut shard, hash, parts, keeps_value)
         };
-        self.kick(cx);
+        self.cache.kick(self.cx);
         Tried::Done(match stored {
             Ok(version) => Outcome::Stored { version },
             Err(reason) => Outcome::Rejected(reason),
@@ -318,43 +303,43 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// A key that was not found is to be gone: where flash may have a copy all the same, one that could not be read or was taken
     /// for another's, it is void from now on. `None` where there is one now.
-    fn void_if(&self, cx: &Cx<D>, key: &[u8], place: Place) -> Option<Outcome> {
-        let inner = &*self.inner;
-        let hash = inner.hasher.hash(&PartId::object(key));
+    fn void(&self) -> Option<Outcome> {
+        let inner = &*self.cache.inner;
+        let hash = inner.hasher.hash(&PartId::object(self.key));
         let mut shard = inner.lock(hash);
-        if !self.is_still(&shard, hash, key, place) {
+        if !self.is_still(&shard, hash) {
             return None;
         }
         // What is mapped in its place may be another key's that has hidden this one's. It goes, too: nothing would hide it then.
         if shard.may_be_more(hash) {
             let version = inner.store().next_version();
-            for bytes in inner.clear_part(cx, &mut shard, hash, &PartId::object(key), version) {
+            for bytes in inner.clear_part(self.cx, &mut shard, hash, &PartId::object(self.key), version) {
                 inner.books.evicted.add(bytes);
             }
         }
         drop(shard);
-        self.kick(cx);
+        self.cache.kick(self.cx);
         Some(Outcome::Kept)
     }
 
-    fn delete_if(&self, cx: &Cx<D>, key: &[u8], place: Place, object: &Object<D::Buf>) -> Option<Outcome> {
-        if !self.remove_if(cx, key, place, |books| &books.deleted) {
+    fn delete(&self, object: &Object<D::Buf>) -> Option<Outcome> {
+        if !self.remove(|books| &books.deleted) {
             return None;
         }
         if let Some(manifest) = Manifest::decode(&object.head) {
-            self.large(cx, key).drop_slices(manifest, |books| &books.deleted);
+            self.large().drop_slices(manifest, |books| &books.deleted);
         }
         Some(Outcome::Deleted)
     }
 
     /// Whether the live copy under a key is where it was seen.
-    pub(crate) fn is_still(&self, shard: &Shard, hash: KeyHash, key: &[u8], place: Place) -> bool {
-        let inner = &*self.inner;
-        let part = PartId::object(key);
+    pub(crate) fn is_still(&self, shard: &Shard, hash: KeyHash) -> bool {
+        let inner = &*self.cache.inner;
+        let part = PartId::object(self.key);
         let dram = shard.dram.find(&inner.tier, hash, |record| part.is(record));
         let known = shard.flash.find(hash);
         let flash = inner.place_of(known);
-        match place {
+        match self.place {
             // A mapping may be there still: the stranger's that was there before. One that has left DRAM since it was made is not seen,
             // but then a filter tells of it.
             Place::Absent { before, was_unknown } => {

@@ -370,6 +370,7 @@ impl<B: Buffer> Inner<B> {
 mod tests {
     use super::*;
     use crate::testing::{CASCADE, Rig, VALUE, run, small};
+    use crate::update::Change;
     use crate::{CacheOptions, HashLimit, LayoutName, LayoutOptions};
     use pumice_device::MemMedium;
     use pumice_flash::{Gone, Mappings};
@@ -534,7 +535,14 @@ mod tests {
         };
         let is_still = |key: &[u8], place| {
             let hash = rig.hash(key);
-            rig.cache.is_still(&inner.lock(hash), hash, key, place)
+            let (cache, cx) = (&rig.cache, &rig.cx);
+            Change {
+                cache,
+                cx,
+                key,
+                place,
+            }
+            .is_still(&inner.lock(hash), hash)
         };
         let (keys, never): (Vec<_>, Vec<_>) = (0..100u32)
             .map(|n| (format!("key-{n}").into_bytes(), format!("never-{n}").into_bytes()))

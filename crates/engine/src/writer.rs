@@ -9,7 +9,7 @@ use crate::large::{Manifest, Slices, whole_parts};
 use crate::object::{Meta, Object, Pieces, RejectReason};
 use crate::read::Place;
 use crate::reader::Broken;
-use crate::update::{Outcome, ROUNDS_MAX, Tried};
+use crate::update::{Change, Outcome, ROUNDS_MAX, Tried};
 use locks::Mutex;
 use pumice_device::Device;
 use pumice_memory::Payload;
@@ -158,7 +158,13 @@ impl<D: Device + Clone> ObjectCache<D> {
         {
             return Outcome::Rejected(RejectReason::Length);
         }
-        let tried = self.publish_when_room(cx, seen.place, parts, true).await;
+        let change = Change {
+            cache: self,
+            cx,
+            key: parts.key,
+            place: seen.place,
+        };
+        let tried = change.publish_when_room(parts, true).await;
         if let (Tried::Done(Outcome::Rejected(_)), Some(manifest)) = (&tried, Manifest::decode(&seen.head)) {
             self.large(cx, parts.key)
                 .drop_slices(manifest, |books| &books.evicted);
@@ -337,15 +343,18 @@ impl<D: Device + Clone> ObjectWriter<D> {
     }
 
     async fn publish_if(&self, place: Place, meta: Meta) -> Tried {
+        let change = Change {
+            cache: &self.cache,
+            cx: &self.cx,
+            key: &self.key,
+            place,
+        };
         if let Some(slices) = &self.slices {
-            let head = (&*self.head, meta);
-            return (self.cache)
-                .publish_head_if(&self.cx, &self.key, place, slices, head)
-                .await;
+            return change.publish_head(slices, (&*self.head, meta)).await;
         }
         let held = std::mem::take(&mut self.window.lock().buffer);
         let parts = self.whole(&held, meta);
-        let tried = self.cache.publish_when_room(&self.cx, place, parts, false).await;
+        let tried = change.publish_when_room(parts, false).await;
         self.window.lock().buffer = held;
         tried
     }
