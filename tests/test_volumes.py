@@ -131,6 +131,7 @@ def test_a_cache_that_its_file_was_changed_without_is_forgotten(place, how):
             server.kill9()
     with place.volume() as server:
         expect("is forgotten" in server.log(), "the cache to be forgotten", server.log())
+        expect_equal(server.figures("chunk")["forgotten"], 1, "the figure that says so")
         qemu_io(server.uri, "read -P 2 0 1M")
 
 

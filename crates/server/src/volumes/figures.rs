@@ -5,7 +5,7 @@ use super::worker::{Opened, Prepared};
 use crate::host::figures::{connections_group, latency, split_group, sum};
 use crate::lifetime::Pace;
 use pumice_blocks::BlockCounts;
-use pumice_chunk::store::{ChunkCounts, ChunkStore};
+use pumice_chunk::store::{ChunkCounts, ChunkStore, Found};
 use pumice_device::{AlignedBuf, DeviceCounts};
 use pumice_door_admin::{BooksFault, Figures, Group, Latency, group};
 use pumice_door_nbd::{Counts as DoorCounts, Operation};
@@ -42,7 +42,7 @@ impl Volumes {
             shared.dram_bytes() as u64,
             shared.dirty(self.clock.now_secs()),
             shared.movable_share(),
-            shared.store().map(Cached::of),
+            shared.store().map(|store| Cached::of(store, opened.found)),
             device,
             prepared.backing.remote().map(Remote::counts),
         );
@@ -144,10 +144,11 @@ struct Cached {
     contents: u64,
     index_bytes: u64,
     has_failed: bool,
+    is_forgotten: bool,
 }
 
 impl Cached {
-    fn of(store: &ChunkStore<AlignedBuf>) -> Self {
+    fn of(store: &ChunkStore<AlignedBuf>, found: Option<Found>) -> Self {
         let (mappings, contents) = store.in_use();
         Self {
             counts: store.counts(),
@@ -156,6 +157,7 @@ impl Cached {
             contents,
             index_bytes: store.index_bytes().iter().sum(),
             has_failed: store.failure().is_some(),
+            is_forgotten: found == Some(Found::Forgotten),
         }
     }
 }
@@ -191,6 +193,7 @@ fn volume_groups(
             Gauge contents "Contents that duplicates are found of" = cached.contents;
             Gauge index_bytes "DRAM of the indexes" = cached.index_bytes;
             Gauge failed "1 where the cache device was taken out" = u64::from(cached.has_failed);
+            Gauge forgotten "1 where the start forgot the cache that was there: it was of another volume, the volume had changed without it, or --max-absence was over" = u64::from(cached.is_forgotten);
         };
         groups.extend([
             group! { "chunk", cached.counts.figures(), own.figures; },
