@@ -312,7 +312,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             pages,
             segments,
             flash_write: options.flash_write,
-            item_bytes_max: options.item_bytes_max,
+            item_bytes_max: options.item_bytes_max.min(crate::large::VALUE_BYTES_MAX),
             pages_low,
             // What is given up is free when its partitions have been reorganised.
             index_heap_max: options.index_heap_bytes as u64 / 4 * 3,

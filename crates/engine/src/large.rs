@@ -78,6 +78,13 @@ impl Manifest {
 }
 
 impl<B: Buffer> Inner<B> {
+    /// Whether the slices of a set seem to be there, as far as that can be said without reading, and of the first 1,024: those that leave
+    /// flash before the others.
+    pub(crate) fn has_first_slices(&self, key: &[u8], manifest: &Manifest) -> bool {
+        let mut first = 0..manifest.slices().min(SLICES_AT_ONCE);
+        first.all(|number| !self.is_missing(&PartId::slice(key, number, manifest.version)))
+    }
+
     /// Bytes of the object that a record is, or is part of: policies rank objects, not slices.
     pub(crate) fn object_bytes(&self, parts: &RecordParts<'_>) -> u64 {
         self.store().padded_len(parts).max(large_value_len(parts))
@@ -332,7 +339,7 @@ impl<D: Device + Clone> ObjectCache<D> {
 }
 
 /// Slices of an object that are asked about, or removed, in one go, so that the event loop does not stand still for one of very many.
-pub(crate) const SLICES_AT_ONCE: u32 = 1024;
+const SLICES_AT_ONCE: u32 = 1024;
 
 /// The longest head record: header, key, the owner's bytes and manifest, rounded up as blocks do.
 const HEAD_RECORD_MAX: u32 = 512 + crate::HEAD_BYTES_MAX as u32;
@@ -368,8 +375,10 @@ pub(crate) fn head_parts<'a>(
     }
 }
 
-/// No value has as many slices: one of 64 GiB in blocks of 64 KiB, the smallest that there are.
+/// No value has as many slices.
 const SLICES_MAX: u64 = 1 << 24;
+/// The longest value, in bytes: slices have more than 3 KiB, also in blocks of 64 KiB, the smallest that there are.
+pub(crate) const VALUE_BYTES_MAX: usize = (3 << 10) * (SLICES_MAX as usize - 1);
 
 /// A value in pieces of a slice each.
 fn pieces(value: Payload<'_>, slice_bytes: u32) -> impl Iterator<Item = Payload<'_>> {

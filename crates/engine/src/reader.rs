@@ -1,7 +1,7 @@
 //! Values that come in pieces: an object's head first, then its slices as they are asked for.
 
 use crate::cache::{Cx, ObjectCache};
-use crate::large::{Manifest, SLICES_AT_ONCE};
+use crate::large::Manifest;
 use crate::object::{Object, Pieces, Tier};
 use crate::part::PartId;
 use crate::read::{Access, Lookup, Place};
@@ -124,10 +124,7 @@ impl<D: Device + Clone> ObjectReader<D> {
         let Source::Slices(manifest, _) = &self.source else {
             return true;
         };
-        let inner = &self.cache.inner;
-        let first = 0..manifest.slices().min(SLICES_AT_ONCE);
-        let mut parts = first.map(|number| PartId::slice(&self.key, number, manifest.version));
-        let is_whole = !parts.any(|part| inner.is_missing(&part));
+        let is_whole = self.cache.inner.has_first_slices(&self.key, manifest);
         if !is_whole {
             self.lose();
         }
@@ -229,8 +226,10 @@ impl<D: Device + Clone> ObjectReader<D> {
                 key: &self.key,
                 place,
             };
-            change.remove(|books| &books.evicted);
-            change.large().drop_slices(manifest, |books| &books.evicted);
+            // Else another has, or the head has gone to the other tier: the next reader sees it there.
+            if change.remove(|books| &books.evicted) {
+                change.large().drop_slices(manifest, |books| &books.evicted);
+            }
         }
     }
 }

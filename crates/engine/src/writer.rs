@@ -20,6 +20,11 @@ use std::task::{Poll, Waker};
 
 /// The most bytes that an owner may store beside a value.
 pub const HEAD_BYTES_MAX: usize = 8 << 10;
+// A start tells the length of a record by these bytes.
+const _: () = assert!(
+    pumice_record::HEADER_BYTES_MAX + crate::KEY_BYTES_MAX + HEAD_BYTES_MAX
+        <= pumice_blocks::recovery::PIECE_HEAD_BYTES_MAX
+);
 
 /// An object with bytes of its owner's and a value is one record up to so many bytes of both. Of longer ones the value is a slice, or
 /// several, so that the head can be replaced alone for little.
@@ -139,7 +144,8 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// Replaces what the owner has stored beside a value, with flags, expiry and marks, if the object still is the one that was seen; the
     /// value is not written again where it is a large object's, or has more than 15 KiB and was written with a head. After a crash there is
-    /// the one or the other. [`Outcome::Kept`] where another change came before.
+    /// the one or the other, or nothing where the newer had not reached flash, as for any object that replaces another. [`Outcome::Kept`]
+    /// where another change came before.
     pub async fn replace_head(
         &self,
         cx: &Cx<D>,
@@ -386,7 +392,14 @@ impl<D: Device + Clone> ObjectWriter<D> {
         if self.slices.is_none() && is_apart {
             self.slice(appended as usize);
         }
-        self.write(true).await
+        self.write(true).await?;
+        // A flush of all, or the others' objects, may have come over the first slices since.
+        if let Some(slices) = &self.slices
+            && !self.cache.inner.has_first_slices(&self.key, &slices.manifest)
+        {
+            return Err(self.fail(RejectReason::NoRoom));
+        }
+        Ok(())
     }
 
     /// There will be no object: its slices go, and followers hear of it.

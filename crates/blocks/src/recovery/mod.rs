@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 
 /// The longest head of a piece, from which its owner tells how long it is, in bytes.
-pub const PIECE_HEAD_BYTES_MAX: usize = 512;
+pub const PIECE_HEAD_BYTES_MAX: usize = 12 << 10;
 /// No sequence of a block is as high.
 const SEQUENCES_MAX: u64 = 1 << 62;
 /// Trailers read at a time.

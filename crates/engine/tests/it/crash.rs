@@ -234,7 +234,7 @@ fn crash_everywhere_with(seed: u64, options: CacheOptions, flash_bytes: u64, loa
          {stood} stood on flash, {missing} of them were in blocks being given up; \
          {counts:?}"
     );
-    let missing_share = if drops_all(&options.layout) { 15 } else { 20 };
+    let missing_share = if drops_all(&options.layout) { 12 } else { 20 };
     assert!(
         load.look_every == 0 || (stood > 500 && missing * missing_share < stood),
         "{missing} of {stood}"

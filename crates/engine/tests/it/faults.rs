@@ -50,7 +50,7 @@ fn survive(seed: u64, plan: &FaultPlan) -> (u64, FaultCounts) {
     }
     let gives_all_up = drops_all(&options.layout);
     assert!(
-        reclaimed > 100 && (moved > 5 || gives_all_up),
+        reclaimed > 100 && (moved > 0 || gives_all_up),
         "seed {seed}: {reclaimed} blocks reclaimed, {moved} objects moved: it proves nothing"
     );
     (run.model.hits, run.medium.counts())

@@ -1,7 +1,9 @@
 //! Objects that come and go in pieces.
 
 use crate::common::Rig;
-use pumice::{Access, CacheOptions, Lookup, Meta, NewObject, Object, Outcome, RejectReason, Tier};
+use pumice::{
+    Access, CacheOptions, HEAD_BYTES_MAX, Lookup, Meta, NewObject, Object, Outcome, RejectReason, Tier,
+};
 use pumice_device::{MemDevice, MemMedium, Payload};
 use pumice_world::ManualClock;
 use std::sync::Arc;
@@ -351,4 +353,58 @@ fn a_head_is_replaced_alone_if_it_is_the_one_that_was_seen() {
         assert!(rig.get(b"key").as_ref() == Some(&value));
         rig.check();
     }
+}
+
+#[test]
+fn after_a_crash_what_was_written_of_a_block_is_back_also_behind_long_heads() {
+    let medium = Arc::new(MemMedium::new(32 << 20));
+    let clock = Arc::new(ManualClock::new(1_000));
+    let options = CacheOptions {
+        block_bytes: Some(1 << 20),
+        flush_interval_secs: 2,
+        ..CacheOptions::default()
+    };
+    let open = || Rig::open(MemDevice::new(Arc::clone(&medium)), clock.clone(), options);
+    let object = |n: usize| {
+        (
+            bytes(100 + n % 5_000, n as u32),
+            bytes(n * 37 % HEAD_BYTES_MAX, !n as u32),
+        )
+    };
+    let rig = open();
+    let count = 90;
+    for n in 0..count {
+        let (value, head) = object(n);
+        let new = NewObject {
+            head: &head,
+            ..NewObject::default()
+        };
+        write(&rig, format!("key-{n}").as_bytes(), &value, new).unwrap();
+    }
+    for _ in 0..4 {
+        clock.advance_secs(1);
+        rig.cache.tick(&rig.cx);
+        rig.settle();
+    }
+    drop(rig);
+    let rig = open();
+    for n in 0..count {
+        let (value, owned) = object(n);
+        let found = head(&rig, format!("key-{n}").as_bytes()).unwrap_or_else(|| panic!("object {n} is lost"));
+        assert!(found.head() == owned && found.to_vec() == value, "object {n}");
+    }
+}
+
+#[test]
+fn an_upload_that_a_flush_of_all_came_over_is_refused() {
+    let rig = rig();
+    let value = bytes(3 << 20, 1);
+    let mut writer = rig.cache.begin(&rig.cx, b"key", NewObject::default()).unwrap();
+    rig.run(writer.append(&value[..2 << 20])).unwrap();
+    rig.cache.flush_all(&rig.cx, None);
+    rig.run(writer.append(&value[2 << 20..])).unwrap();
+    assert_eq!(rig.run(writer.finish()), Err(RejectReason::NoRoom));
+    assert!(head(&rig, b"key").is_none());
+    rig.settle();
+    rig.cache.check_books().unwrap();
 }
