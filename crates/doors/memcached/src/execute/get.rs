@@ -5,9 +5,10 @@ use super::{Executor, Output, marks, meta_get};
 use crate::counters::Operation;
 use crate::parse::{Exptime, Frame, Key, KeyScratch, MetaRequest};
 use crate::recording::Event;
-use pumice::{Access, Action, Meta, Object, Outcome, Tier};
+use pumice::{Access, Action, Lookup, Meta, Object, Outcome, Tier};
 use pumice_device::Device;
 use pumice_net::Share;
+use std::convert::Infallible;
 
 /// One step of a run of reads.
 #[derive(Clone, Copy)]
@@ -189,7 +190,7 @@ impl<D: Device + Clone> Executor<D> {
         match self.touched(key, expiry, had_share).await {
             Ok((object, share, version)) => {
                 let touch = Some(Touch { version, expiry });
-                self.answer(ask, object, Some(share), touch, output);
+                self.answer(ask, object, share, touch, output);
                 true
             }
             Err(why) => {
@@ -201,14 +202,66 @@ impl<D: Device + Clone> Executor<D> {
         }
     }
 
-    /// Gives the object under `key` a new expiry, and returns it as it was, with the share that it is held under and its new version; or
-    /// the reply that says why not.
+    /// Reads the first slices of a large object, if its value is wanted, under the share of so many bytes that `take` waits for, and returns
+    /// both: what is lost by then is a miss.
+    pub(crate) async fn begin_large<E>(
+        &self,
+        key: &[u8],
+        object: Object<D::Buf>,
+        wants_value: bool,
+        take: impl AsyncFnOnce(usize) -> Result<Share, E>,
+    ) -> Result<(Option<Object<D::Buf>>, Option<Share>), E> {
+        let reader = self.cache.reader(&self.cx, key, &object);
+        if !wants_value {
+            return Ok((reader.is_whole().then_some(object), None));
+        }
+        let share = take(reader.next_bytes()).await?;
+        let object = Box::pin(self.cache.gather_first(&self.cx, key, object)).await;
+        Ok((object, Some(share)))
+    }
+
+    /// What to answer of an object that a change has left with this version, and the share that it is then held under: of a large one the
+    /// first slices, for a length that is announced has to follow. It is looked up again, since one that has lost a slice is only removed
+    /// from where it stands now; where another change came between, it is a miss, as if that had deleted it.
+    pub(super) async fn begin_changed(
+        &self,
+        (key, had_share): (&[u8], bool),
+        (object, version): (Object<D::Buf>, u64),
+        wants_value: bool,
+        share: Share,
+    ) -> (Option<Object<D::Buf>>, Option<Share>) {
+        if !object.is_large() {
+            return (Some(object), Some(share));
+        }
+        let (cache, cx, budget) = (&self.cache, &self.cx, &self.shared.budgets.output);
+        let mut found = cache.lookup(cx, key, Access::Peek);
+        if let Lookup::Read(fetch) = found {
+            found = cache.fetch(cx, key, fetch, Access::Peek).await;
+        }
+        // Whoever waits for a share holds none.
+        drop(share);
+        let object = match found {
+            Lookup::Known(Some(object)) if object.version() == version => object,
+            _ => return (None, None),
+        };
+        let take = async |bytes| {
+            Ok::<_, Infallible>(match had_share {
+                true => budget.take_more(bytes).await,
+                false => budget.take(bytes).await,
+            })
+        };
+        let Ok(begun) = self.begin_large(key, object, wants_value, take).await;
+        begun
+    }
+
+    /// Gives the object under `key` a new expiry, and returns it with the value that it has, the share that it is held under and its new
+    /// version; or the reply that says why not.
     async fn touched(
         &self,
         key: &[u8],
         expiry: u32,
         had_share: bool,
-    ) -> Result<(Option<Object<D::Buf>>, Share, u64), Said> {
+    ) -> Result<(Option<Object<D::Buf>>, Option<Share>, u64), Said> {
         let mut result = None;
         let (outcome, share) = self
             .change_more(key, had_share, |object| {
@@ -222,11 +275,15 @@ impl<D: Device + Clone> Executor<D> {
                 }
             })
             .await;
-        match outcome {
-            Outcome::Stored { version } => Ok((result, share, version)),
-            Outcome::Rejected(_) => Err(super::NO_MEMORY),
-            Outcome::Busy => Err(super::BUSY),
-            _ => Ok((None, share, 0)),
+        match (outcome, result) {
+            (Outcome::Stored { version }, Some(object)) => {
+                let (object, share) =
+                    (self.begin_changed((key, had_share), (object, version), true, share)).await;
+                Ok((object, share, version))
+            }
+            (Outcome::Rejected(_), _) => Err(super::NO_MEMORY),
+            (Outcome::Busy, _) => Err(super::BUSY),
+            _ => Ok((None, None, 0)),
         }
     }
 }

@@ -139,9 +139,12 @@ impl<D: Device + Clone> Executor<D> {
                 }
             })
             .await;
-        let found = match (outcome, &seen) {
-            (Outcome::Stored { version }, Some((turn, object))) => Some((*turn, object.as_ref(), version)),
-            (Outcome::Kept, Some((turn, Some(object)))) => Some((*turn, Some(object), object.version())),
+        let found = match (outcome, seen) {
+            (Outcome::Stored { version }, Some((turn, object))) => Some((turn, object, version)),
+            (Outcome::Kept, Some((turn, Some(object)))) => {
+                let version = object.version();
+                Some((turn, Some(object), version))
+            }
             (Outcome::Rejected(_), _) => {
                 output.text(super::NO_MEMORY.text);
                 return Operation::GetTouch;
@@ -152,8 +155,16 @@ impl<D: Device + Clone> Executor<D> {
             }
             _ => None,
         };
-        let is_hit = found.is_some_and(|(turn, ..)| !turn.vivified);
-        let value_bytes = found.and_then(|(_, object, _)| object.map(Object::value_len));
+        let (found, share) = match found {
+            Some((turn, Some(object), version)) => {
+                let (object, share) =
+                    (self.begin_changed((key, false), (object, version), get.value, share)).await;
+                (object.map(|object| (turn, Some(object), version)), share)
+            }
+            found => (found, None),
+        };
+        let is_hit = found.as_ref().is_some_and(|(turn, ..)| !turn.vivified);
+        let value_bytes = (found.as_ref()).and_then(|(_, object, _)| object.as_ref().map(Object::value_len));
         self.tell(key, Event::Get(value_bytes.filter(|_| is_hit)));
         counters.gets(is_hit, get.touch.is_some());
         let Some((turn, object, version)) = found else {
@@ -168,12 +179,12 @@ impl<D: Device + Clone> Executor<D> {
                 Some(false) => turn.before.marks & !Meta::USED,
                 _ => turn.before.marks,
             },
-            len: object.map_or(0, Object::value_len),
+            len: object.as_ref().map_or(0, Object::value_len),
         };
         head(&get, &found, Some(&turn), || now, output);
         if get.value {
             if let Some(object) = object {
-                output.value(object.clone(), Some(share));
+                output.value(object, share);
             }
             output.text("\r\n");
         }

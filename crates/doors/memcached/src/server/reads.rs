@@ -6,7 +6,7 @@ use crate::execute::{Ask, Executor, MetaChange};
 use crate::parse::{Command, Get, GetOne, Limits, MAX_KEY_BYTES, Parsed, Protocol};
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesOrdered, StreamExt};
-use pumice::{Access, Fetch, Lookup, Object, Permits};
+use pumice::{Access, Fetch, Lookup, Permits};
 use pumice_device::Device;
 use pumice_net::{SMALL_BYTES, Share};
 use std::collections::VecDeque;
@@ -233,7 +233,8 @@ async fn give<D: Device + Clone>(
         && let Some(large) = object.take_if(|object| object.is_large())
     {
         drop(share.take());
-        (object, share) = begin_large(executor, &ask, large, sender).await?;
+        let take = async |bytes| sender.take(bytes).await;
+        (object, share) = (executor.begin_large(key, large, ask.wants_value(), take)).await?;
         change = executor.change_of(&ask, object.as_ref());
     }
     let changes = change.is_some();
@@ -252,24 +253,6 @@ async fn give<D: Device + Clone>(
         None => tally.count(operation),
     }
     Ok(changes)
-}
-
-/// Reads the first slices of a large object, if its value is wanted, under the share that is returned: what is lost by then is a miss.
-async fn begin_large<D: Device + Clone>(
-    executor: &Executor<D>,
-    ask: &Ask<'_>,
-    object: Object<D::Buf>,
-    sender: &mut Sender<'_, D>,
-) -> io::Result<(Option<Object<D::Buf>>, Option<Share>)> {
-    let mut scratch = [0; MAX_KEY_BYTES];
-    let (cache, cx, key) = (&executor.cache, &executor.cx, ask.key(&mut scratch));
-    let reader = cache.reader(cx, key, &object);
-    if !ask.wants_value() {
-        return Ok((reader.is_whole().then_some(object), None));
-    }
-    let share = sender.take(reader.next_bytes()).await?;
-    let object = Box::pin(cache.gather_first(cx, key, object)).await;
-    Ok((object, Some(share)))
 }
 
 /// The steps behind a flash read, in order, and the reads of some.

@@ -15,6 +15,7 @@ const NOOP: u8 = 0x0a;
 const VERSION: u8 = 0x0b;
 const GETK: u8 = 0x0c;
 const GETKQ: u8 = 0x0d;
+const GAT: u8 = 0x1d;
 const MECHANISMS: u8 = 0x20;
 const AUTH: u8 = 0x21;
 const STEP: u8 = 0x22;
@@ -209,7 +210,7 @@ fn large_values_come_and_go_in_both_ways() {
         expect(&mut client, GETQ, 0, [FLAGS, b"", &value]);
         expect(&mut client, NOOP, 0, [b""; 3]);
         // gat.
-        client.send(ask(0x1d, [&[0; 4], b"large", b""]));
+        client.send(ask(GAT, [&[0; 4], b"large", b""]));
         expect(&mut client, 0x1d, 0, [FLAGS, b"", &value]);
     }
     // Far more than a socket takes.
@@ -385,5 +386,45 @@ fn a_pipeline_is_counted_as_one_of_words_is() {
     assert_eq!(stats.latency(Operation::Set).count(), 500);
     assert_eq!(stats.latency(Operation::GetDram).count(), 500);
     assert_eq!(stats.latency(Operation::GetMiss).count(), 500);
+    server.stop();
+}
+
+/// What is announced has to follow, and nobody keeps alive what is not whole any more.
+#[test]
+fn a_large_object_that_has_lost_a_slice_is_a_miss_to_who_changes_it_too() {
+    let server = Server::start_with(
+        config(),
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            block_bytes: Some(256 << 10),
+            ..CacheOptions::default()
+        },
+    );
+    let mut client = server.client();
+    let asks = [
+        ("gat 600 large0\r\n", "END\r\n"),
+        ("gats 600 large1\r\n", "END\r\n"),
+        ("mg large2 s v T600\r\n", "EN\r\n"),
+        ("mg large3 s v N600 T600\r\n", "EN\r\n"),
+        ("mg large4 s v R600\r\n", "EN\r\n"),
+    ];
+    let value = value(300_000, 0);
+    for number in 0..=asks.len() {
+        let set = format!("set large{number} 0 100 300000\r\n");
+        client.ask([set.as_bytes(), &value, b"\r\n"].concat(), "STORED\r\n");
+    }
+    for number in 0..500 {
+        client.ask(set(&format!("filler{number}"), &value[..20_000]), "STORED\r\n");
+    }
+    server.reads.fail_long();
+    for (number, (ask, expected)) in asks.into_iter().enumerate() {
+        client.ask(ask, expected);
+        client.ask(format!("mg large{number} s\r\n"), "EN\r\n");
+    }
+    let mut frames = server.client();
+    for _ in 0..2 {
+        frames.send(ask(GAT, [&600u32.to_be_bytes(), b"large5", b""]));
+        refused(&mut frames, GAT, 1, "Not found");
+    }
     server.stop();
 }

@@ -2,7 +2,7 @@
 
 use pumice_device::{AlignedBuf, Device, MemDevice, forward};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Reads under way now, the most there ever were, and syncs; and what stops a thread that reads.
@@ -11,6 +11,8 @@ pub struct ReadsUnderWay {
     now: AtomicUsize,
     most: AtomicUsize,
     syncs: AtomicUsize,
+    /// Whether reads of 16 KiB and more fail.
+    long_fail: AtomicBool,
     gate: Mutex<()>,
 }
 
@@ -26,6 +28,11 @@ impl ReadsUnderWay {
 
     pub fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
+    }
+
+    /// From now on reads of 16 KiB and more fail: of slices, and not of what describes a large object.
+    pub fn fail_long(&self) {
+        self.long_fail.store(true, Ordering::SeqCst);
     }
 
     /// Syncs that were asked for.
@@ -57,7 +64,10 @@ impl Device for LateDevice {
             }
             let result = read.await;
             reads.now.fetch_sub(1, Ordering::Relaxed);
-            result
+            match len >= 16 << 10 && reads.long_fail.load(Ordering::SeqCst) {
+                true => Err(io::Error::other("a long read")),
+                false => result,
+            }
         }
     }
 
