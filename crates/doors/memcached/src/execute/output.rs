@@ -39,7 +39,7 @@ pub(crate) struct Large<B: Buffer> {
     pub(crate) object: Object<B>,
     /// Where in the value it begins.
     pub(crate) from: u64,
-    /// What has been read was read under this share, and the rest is to be.
+    /// What has been read was read under this share, and the rest is to be: no later read takes more than the first.
     pub(crate) share: Option<Share>,
 }
 

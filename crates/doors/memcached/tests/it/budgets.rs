@@ -163,6 +163,39 @@ fn large_objects_of_one_get_wait_for_their_memory_in_their_order() {
 }
 
 #[test]
+fn gats_of_large_objects_read_no_more_at_once_than_their_budget() {
+    let server = Server::start_with(
+        DoorConfig {
+            budgets: SMALLEST,
+            ..config()
+        },
+        CacheOptions {
+            dram_bytes: 4 << 20,
+            block_bytes: Some(2 << 20),
+            ..CacheOptions::default()
+        },
+    );
+    let value = value(900_000, 0);
+    let mut clients: Vec<_> = (0..24).map(|_| server.client()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.ask(set(&format!("large{number}"), &value), "STORED\r\n");
+    }
+    for number in 0..500 {
+        let filler = set(&format!("filler{number}"), &value[..20_000]);
+        clients[0].ask(filler, "STORED\r\n");
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(format!("gat 0 large{number}\r\n"));
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.expect_bytes(&hit(&format!("large{number}"), &value));
+    }
+    // Memory is there for two of seven slices, and for eight heads beside them.
+    assert!(server.reads.most() <= 22, "{} at once", server.reads.most());
+    server.stop();
+}
+
+#[test]
 fn a_peer_that_does_not_take_what_was_read_for_it_keeps_nobody_from_reading() {
     let server = Server::start_with(
         DoorConfig {
