@@ -66,7 +66,8 @@ impl<D: Device + Clone> Executor<D> {
             marks: 0,
         };
         let mut len = value_len;
-        if joins(&store) {
+        if !is_plain(&store) {
+            // What is refused in the end, too, is not to be written to flash before.
             let seen = self.cache.get_head(&self.cx, key).await;
             match self.decide_meta(&store, value_len, seen.as_ref(), incoming.expiry) {
                 Ok(decided) => meta = decided,
@@ -75,8 +76,12 @@ impl<D: Device + Clone> Executor<D> {
                     return incoming;
                 }
             }
-            len += seen.as_ref().map_or(0, Object::value_len);
-            incoming.joined = seen;
+            incoming.joined = seen.filter(|_| joins(&store));
+            if let Some(joined) = &mut incoming.joined {
+                len += joined.value_len();
+                // Whoever waits for the peer, or for room, must not pin what is waited for.
+                joined.detach();
+            }
         }
         let new = NewObject {
             meta,
@@ -92,13 +97,11 @@ impl<D: Device + Clone> Executor<D> {
 
     /// Appends what the value is joined to.
     async fn copy_joined(&self, incoming: &mut Incoming<'_, D>) {
-        let Some(joined) = &mut incoming.joined else {
+        let Some(joined) = &incoming.joined else {
             return;
         };
-        // Whoever waits for room must not pin what is waited for.
-        joined.detach();
         let mut reader = self.cache.reader(&self.cx, joined.key(), joined);
-        loop {
+        while incoming.writer.is_ok() {
             match reader.read().await {
                 Ok(None) => return,
                 // It has been evicted: there is nothing to join it to.

@@ -1,6 +1,6 @@
 //! Values and lines of every length, and beyond the limits.
 
-use crate::common::{Server, config, hit, set, value};
+use crate::common::{Client, Server, config, hit, set, value};
 
 #[test]
 fn values_of_every_size_come_back_whole() {
@@ -94,5 +94,37 @@ fn a_line_without_end_is_cut_off_and_hurts_nobody_else() {
     client.expect("CLIENT_ERROR line too long\r\n");
     client.expect_end();
     other.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+    server.stop();
+}
+
+#[test]
+fn a_large_value_that_is_refused_is_not_written_first() {
+    let server = Server::start(config());
+    let mut client = server.client();
+    client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+    let before = server.offered();
+    let value = value(900_000, 0);
+    let refused = [
+        ("add a 0 0 900000", "NOT_STORED"),
+        ("replace b 0 0 900000", "NOT_STORED"),
+        ("append b 0 0 900000", "NOT_STORED"),
+        ("cas a 0 0 900000 1000000", "EXISTS"),
+        ("cas b 0 0 900000 1", "NOT_FOUND"),
+        ("ms a 900000 C1000000", "EX"),
+        ("ms a 900000 ME", "NS"),
+    ];
+    let ask = |client: &mut Client<_>, (line, reply): (&str, &str)| {
+        client.send([line.as_bytes(), b"\r\n", &value, b"\r\n"].concat());
+        client.expect(format!("{reply}\r\n"));
+    };
+    for asked in refused {
+        ask(&mut client, asked);
+    }
+    assert_eq!(server.offered(), before);
+    for asked in [("add b 0 0 900000", "STORED"), ("replace b 0 0 900000", "STORED")] {
+        ask(&mut client, asked);
+    }
+    client.send("get b\r\n");
+    client.expect_bytes(&hit("b", &value));
     server.stop();
 }

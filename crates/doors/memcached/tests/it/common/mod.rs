@@ -151,6 +151,11 @@ impl Server {
         }
     }
 
+    /// Objects and slices that the cache was given so far.
+    pub fn offered(&self) -> u64 {
+        self.cache.stats().books.offered.0
+    }
+
     /// Waits until every full block is written. For a layout with one open block.
     pub fn wait_written(&self) {
         let deadline = std::time::Instant::now() + PATIENCE;
