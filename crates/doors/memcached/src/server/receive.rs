@@ -5,8 +5,10 @@ use super::input::SMALL_REST_BYTES;
 use super::reads::Tally;
 use crate::counters::Operation;
 use crate::parse::{Needed, Parsed, Store, replies};
+use futures_util::future::FutureExt;
 use pumice_device::Device;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 
 /// What is read at once of a value that is handed on as it comes.
@@ -101,13 +103,15 @@ impl<D: Device + Clone> Connection<D> {
             wait.await;
         }
         let mut incoming = executor.begin(store, value_len).await;
+        // All that was not up to the peer.
+        self.progress.restart();
         piece.resize(PIECE_BYTES.max(filled), 0);
         let mut ending = Vec::new();
         loop {
             let (value, beyond) = piece[..filled].split_at(filled.min(left.saturating_sub(end.len())));
             ending.extend_from_slice(beyond);
             left -= filled;
-            incoming.append(value).await;
+            self.not_up_to_peer(incoming.append(value)).await;
             if left == 0 {
                 break;
             }
@@ -129,6 +133,18 @@ impl<D: Device + Clone> Connection<D> {
         }
         self.share = None;
         Ok(true)
+    }
+
+    /// Waits for something that is not up to the peer, whose time stands still if that takes any. What is done at once is no progress of
+    /// the peer's either: one that sends byte by byte stays slow.
+    async fn not_up_to_peer<T>(&mut self, what: impl Future<Output = T>) -> T {
+        let mut what = pin!(what);
+        if let Some(done) = what.as_mut().now_or_never() {
+            return done;
+        }
+        let done = what.await;
+        self.progress.restart();
+        done
     }
 
     /// Reads what comes next of a value; 0 at the end.
