@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import socket
+import struct
 import time
 
 from comparison import Comparison, case
@@ -32,6 +33,9 @@ def ask(server, core, arguments, size):
     replies = bytearray(wanted)
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(socket.create_connection(server.address)) for _ in range(arguments.connections)]
+        for connection in connections:
+            # Seconds for an answer. A timeout of Python's would end MSG_WAITALL: a read would return what is there.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 60, 0))
 
         def turn(number):
             for at, connection in enumerate(connections):
