@@ -11,7 +11,7 @@ from harness import expect, expect_equal, frames
 from harness.frames import (
     ADD, ADDQ, APPEND, APPENDQ, DECR, DECRQ, DELETE, DELETEQ, DONE, EXISTS, FLUSH, FLUSHQ, GAT, GATK, GATKQ, GATQ, GET, GETK, GETKQ, GETQ,
     INCR, INCRQ, MAKE_NONE, MECHANISMS, NOOP, NOT_FOUND, NOT_NUMERIC, NOT_STORED, PREPEND, PREPENDQ, QUIT, QUITQ, REPLACE,
-    REPLACEQ, SET, SETQ, STAT, TOO_LARGE, TOUCH, VERSION, Connection, frame,
+    REPLACEQ, SET, SETQ, STAT, TOO_LARGE, TOUCH, VERSION, Connection, Reply, frame,
 )
 from memcached_sides import Memcached, Pumice
 
@@ -276,6 +276,19 @@ class Comparison(segments.Comparison):
             expect_equal(ours, theirs, f"the answers to request {number}, {request!r}")
             expect_equal([reply and reply.status for reply in theirs], [] if status is SILENT else [status], f"the status of request {number}, {request!r}")
 
+    def statistics(self):
+        """The figures that STAT answers with: a reply each, and one without a key behind them."""
+        for side in self.sides:
+            side.run([store(SET, b"a", b"x")])
+            for what, least in ((b"", 20), (b"settings", 20), (b"items", 1), (b"slabs", 2), (b"reset", 0)):
+                side.connection.send(frame(STAT, what, opaque=7))
+                figures = []
+                while (reply := side.connection.reply()).key:
+                    figures.append(reply)
+                expect_equal(reply, Reply(STAT, DONE, 7, 0, b"", b"", b""), f"the end of stat {what.decode()}")
+                expect(all((reply.opcode, reply.status, reply.opaque) == (STAT, DONE, 7) for reply in figures), "replies to stat", figures)
+                expect(len(figures) >= least, f"at least {least} figures of stat {what.decode()}", figures)
+
     @staticmethod
     def shown(answer):
         replies = ("the end" if reply is None else repr(reply._replace(value=reply.value[:60], opcode=frames.NAMES.get(reply.opcode))) for reply in answer)
@@ -288,6 +301,7 @@ def test_replies_as_memcached(directory, seed, size, server_flags):
     with Memcached(directory) as theirs, Pumice(directory, flags) as ours:
         comparison = Comparison(Side(theirs), Side(ours))
         comparison.script(SCRIPT)
+        comparison.statistics()
         comparison.generated(Generator, seed, count, 0)
         comparison.check_coverage(MUST_OCCUR, count)
         if flash_count:
