@@ -90,6 +90,8 @@ def pylibmc_in_frames(server):
 @pytest.mark.parametrize(("dram", "flags"), [
     ("64MiB", ()),
     ("72MiB", ("--layout", "clock", "--index", "cascade")),
+    ("96MiB", ("--layout", "ripq", "--index", "cascade")),
+    ("96MiB", ("--layout", "sipq", "--index", "cascade")),
 ])
 def test_clients(directory, size, dram, flags):
     with Pumice(directory, "--dram", dram, "--flash-size", "256MiB", *flags) as server:
