@@ -95,8 +95,19 @@ def test_advice_is_what_the_engine_does():
         expect_equal(rule["bytes_written_host"], replayed["bytes_written_host"], f"bytes written with {rule['rule']}")
         expect(rule["bytes_written_host"] < best["bytes_written_host"], "fewer bytes than with all", str(best))
     text = run(TRACE, *COSTS, *flags)
-    for words in (*check_life(report, best), "run: " + best["command"], "figures are of look-aside: a get that misses is followed by a set"):
+    for words in (*check_life(report, best), "run: " + best["command"], "figures are of look-aside: a get that misses is followed by a set",
+                  "knees of LRU's curve"):
         expect(words in text, words, text)
+
+
+def test_a_limit_is_kept_or_the_nearest_is_said():
+    free = rows(advise("--no-replay"))["advice"]
+    within = rows(advise("--no-replay", "--budget", str(free["money"] / 2)))["advice"]
+    expect(within["money"] <= free["money"] / 2 and within["response_ns"] > free["response_ns"], "a budget to be kept", str(within))
+    within = rows(advise("--no-replay", "--response", f"{2 * free['response_ns']:.0f}ns"))["advice"]
+    expect(within["response_ns"] <= 2 * free["response_ns"] and within["money"] < free["money"], "a response time to be kept", str(within))
+    text = run(TRACE, *COSTS, "--no-replay", "--response", "2ns")
+    expect("no sizes keep --response; the nearest are shown" in text, "a word of what cannot be", text)
 
 
 def test_a_page_is_known_to_be_writable_before_the_work(directory):
