@@ -111,7 +111,9 @@ async def crowd(address, idle, slow):
         else:
             answer = {"alive": sum(map(is_alive, idlers)), "cut_off": sum(one.closed for one in slows)}
             for life in lives:
-                life.cancel()
+                # One that has ended could not come back.
+                if not life.cancel():
+                    life.result()
             for sock in [*idlers, *(one.socket for one in slows)]:
                 end(sock)
         print(json.dumps(answer), flush=True)
