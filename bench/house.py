@@ -20,6 +20,9 @@ ELSEWHERE = {
     "./check from nothing, seconds": "./check, its last line",
     "flash that holds no object bytes at 300 B": "bench/bench.py flash-share",
     "speed against another build": "bench/bench.py builds --other COMMIT",
+    "pairs of places that share six or more lines": "duplicates",
+    "first byte of a get of 100 MiB over its last, and DRAM that eight of them take": "bench/bench.py large",
+    "CPU of a first build": "bench/house.py --builds COMMIT",
 }
 
 
