@@ -7,14 +7,14 @@
 //!
 //! A page is one sector:
 //!
-//! | offset | size | field     | meaning                                             |
-//! |-------:|-----:|-----------|-----------------------------------------------------|
-//! |      0 |    4 | `crc`     | CRC-32C of the cache id and all that follows        |
-//! |      4 |    4 | `magic`   | `PMAP`                                              |
-//! |      8 |    4 | `number`  | the page's own number: block times pages, and which |
-//! |     12 |    8 | `generation`    | the sequence that the block was borrowed with       |
-//! |     20 |   12 | zero      |                                                     |
-//! |     32 | 4064 | `payload` | the index's, see `pumice_index::cascade`            |
+//! | offset | size | field        | meaning                                             |
+//! |-------:|-----:|--------------|-----------------------------------------------------|
+//! |      0 |    4 | `crc`        | CRC-32C of the cache id and all that follows        |
+//! |      4 |    4 | `magic`      | `PMAP`                                              |
+//! |      8 |    4 | `number`     | the page's own number: block times pages, and which |
+//! |     12 |    8 | `generation` | the sequence that the block was borrowed with       |
+//! |     20 |   12 | zero         |                                                     |
+//! |     32 | 4064 | `payload`    | the index's, see `pumice_index::cascade`            |
 //!
 //! A checkpoint names pages by their numbers. So a block of which a checkpoint may name a page is given back only when no start
 //! would read that checkpoint any more; where many blocks wait for that, a checkpoint is due.

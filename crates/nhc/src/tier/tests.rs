@@ -236,10 +236,10 @@ fn run(run: Run) -> (Vec<String>, TierCounts) {
         random.next_u64(),
         FaultPlan::default(),
     ));
-    let mut lives_of_all = vec![None; BLOCKS as usize];
+    let mut generations_of_all = vec![None; BLOCKS as usize];
     // The store has a block beyond those that may be copied.
-    lives_of_all.push(Some(0));
-    let whole: Whole = Arc::new(Mutex::new(lives_of_all));
+    generations_of_all.push(Some(0));
+    let whole: Whole = Arc::new(Mutex::new(generations_of_all));
     let generations = Rc::new(Cell::new(0));
     let wrong = Rc::default();
     let mut counts = TierCounts::default();

@@ -183,7 +183,7 @@ fn a_far_slower_device_below_gets_single_reads_alone() {
     }
 }
 
-/// Twelve clients. `cost` says what a request costs, `latency` how long either device takes for a read.
+/// Twelve clients.
 struct Clients {
     scheduler: Scheduler,
     counts: Counts,
@@ -207,7 +207,8 @@ impl Clients {
         }
     }
 
-    /// So many requests, of which 64 after each other have the same share of `noise` by chance.
+    /// So many requests, of which 64 after each other have the same share of `noise` by chance. `cost` says what a request costs, `latency` how long
+    /// either device takes for a read.
     fn run(&mut self, requests: u64, noise: f64, latency: [u64; 2], cost: impl Fn(f64, bool) -> f64) {
         for request in 0..requests {
             if request % 64 == 0 {
