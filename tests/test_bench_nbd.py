@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -122,6 +123,28 @@ def test_kills_lose_nothing_that_was_flushed_and_fail_nothing(directory, case, s
     finally:
         load.kill()
         server.kill9()
+
+
+def test_an_older_copy_of_a_cache_is_found(directory):
+    """After `kill -9` nothing tells that the backing file was changed since: the older copy writes its older contents over newer ones."""
+    volumes = Volumes(directory, 32, "--cache", "cache", "--cache-size", "48MiB", "--mode", "write-back", "--dirty-age", "86400")
+    cache, old = (pathlib.Path(directory, name) for name in ("cache", "old"))
+    known = ["--journal", f"{directory}/journal", "--resume"]
+    # Writes the whole of 1 MiB twice.
+    fill = ["--range", "1MiB", "--mix", "0:49:1", "--places", "sequential", "--requests", "520", *known]
+    with volumes.start() as server:
+        bench(server.uri, *fill)
+        expect(server.figures("volume")["dirty_chunks"] > 0, "dirty chunks", server.figures("volume"))
+        server.kill9()
+    shutil.copy(cache, old)
+    with volumes.start() as server:
+        bench(server.uri, *fill)
+        server.terminate()
+    shutil.copy(old, cache)
+    with volumes.start() as server:
+        report = bench(server.uri, "--seconds", "0", *known, status=1)
+        expect(report["wrong_sectors"] > 0, "older contents to be found", report)
+        expect(all("found an older content" in example for example in report["examples"]), "older contents in each example", report["examples"])
 
 
 def test_a_server_that_loses_what_it_flushed_is_found(directory):
