@@ -7,6 +7,7 @@ import pathlib
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import time
 
@@ -123,6 +124,80 @@ def test_kills_lose_nothing_that_was_flushed_and_fail_nothing(directory, case, s
     finally:
         load.kill()
         server.kill9()
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def log_of(cache):
+    """Of a cache without a checkpoint, whose log has not come round, as docs/formats.md has it: its id, where its log begins, and the records: kind,
+    index, version."""
+    newest = max(cache[:4096], cache[4096:8192], key=lambda slot: struct.unpack_from("<Q", slot, 80))
+    expect_equal(newest[104:168], bytes(64), "checkpoints of the superblock")
+    (start, slots), records = struct.unpack_from("<QQ", newest, 56), []
+    for position in range(slots):
+        _, kind, _, at, index, version = struct.unpack_from("<IHHQQQ", cache, start + 32 * position)
+        if at != position:
+            break
+        records.append((kind, index, version))
+    return newest[16:24], start, records
+
+
+def without(cache, dropped):
+    """A cache as if some records had never been appended: those after them have lower positions, and fitting checksums."""
+    cache_id, start, records = log_of(cache)
+    kept = [record for record in records if record not in dropped]
+    bodies = [struct.pack("<HHQQQ", kind, 0, position, index, version) for position, (kind, index, version) in enumerate(kept)]
+    log = b"".join(struct.pack("<I", crc32c(cache_id + body)) + body for body in bodies).ljust(32 * len(records), b"\0")
+    return cache[:start] + log + cache[start + len(log):]
+
+
+def test_a_dirty_copy_that_comes_back_is_found(directory):
+    """Chunks are written, cleaned, and zeroed: of the first the log has a clean record, and a void after it. Either is dropped. Without the clean
+    record the chunk would be dirty, if it were not void. Without the void the start finds the older content clean; without both it finds it dirty,
+    and writes it over the zeros."""
+    volumes = Volumes(directory, 32, "--cache", "cache", "--cache-size", "48MiB", "--mode", "write-back", "--chunk-size", "4KiB", "--dirty-age", "1")
+    disk, cache, journal = (pathlib.Path(directory, name) for name in ("disk", "cache", "journal"))
+    known = ["--size", "4KiB", "--places", "sequential", "--journal", journal, "--resume"]
+
+    def records_of(first_kind, chunk):
+        """Void and clean records have a kind for each power of two of chunks; the first record of every cache voids all, at version 0."""
+        return [one for one in log_of(cache.read_bytes())[2] if one[0] - first_kind in range(13) and one[1] == chunk >> one[0] - first_kind and one[2]]
+
+    with volumes.start() as server:
+        bench(server.uri, "--range", "2MiB", "--mix", "0:1", "--requests", "512", *known)
+        server.wait_for(lambda: server.figures("volume")["dirty_chunks"] == 0, "all chunks to be clean")
+        # Without reads, which would bring newer copies into the cache; and it is killed long before it zeroes the first chunk again.
+        load = start(server.uri, "--mix", "0:0:1:0:1", "--depth", "1", "--seconds", "3600", *known)
+        server.wait_for(lambda: records_of(16, 64), "65 chunks to be zeroed")
+        server.kill9()
+    # It does not wait for another server.
+    load.send_signal(signal.SIGINT)
+    load.send_signal(signal.SIGTERM)
+    expect_equal(end(load, 1)["wrong_sectors"], 0, "wrong sectors of the load")
+    left = {path: path.read_bytes() for path in (disk, cache, journal)}
+    # What is dirty at a start stays so until the stop.
+    volumes.flags[-1] = "86400"
+    cleans, voids = records_of(144, 0), records_of(16, 0)
+    expect(len(cleans) == len(voids) == 1 and cleans[0][2] < voids[0][2], "a clean record, then a void", f"{cleans} {voids}")
+    for dropped, count in [([], 0), (cleans, 0), (voids, 8), (cleans + voids, 8)]:
+        for path, content in left.items():
+            path.write_bytes(content)
+        cache.write_bytes(without(left[cache], dropped))
+        with volumes.start() as server:
+            expect_equal(server.figures("volume")["dirty_chunks"] > 0, cleans[0] in dropped, "dirty chunks at the start")
+            report = bench(server.uri, "--seconds", "0", *known, status=1 if count else 0)
+            expect_equal(report["wrong_sectors"], count, f"wrong sectors: {report['examples']}")
+            for example in report["examples"]:
+                expect("found version" in example and "expected zeros (flushed)" in example, "zeros that were flushed", example)
+            server.terminate()
+        expect_equal(any(disk.read_bytes()[:4096]), dropped == cleans + voids, "the older content in the backing file after a drain")
 
 
 def test_an_older_copy_of_a_cache_is_found(directory):
