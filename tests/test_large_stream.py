@@ -14,7 +14,7 @@ import pytest
 
 from harness import expect, expect_equal, mib
 from harness.client import Client
-from harness.servers import MemorySampler, Pumice
+from harness.servers import Pumice
 
 MIB = 1 << 20
 PIECE = MIB
@@ -70,7 +70,6 @@ def test_a_value_longer_than_dram(directory, size):
     pieces = Pieces(1, length)
     whole = length, pieces.digest()
     with Pumice(directory, *flags) as server:
-        sampler = MemorySampler(server)
         with contextlib.closing(Client(server.address)) as client:
             began = time.monotonic()
             expect_equal(set_pieces(client, b"long", pieces), b"STORED", "the answer to the set")
@@ -86,7 +85,7 @@ def test_a_value_longer_than_dram(directory, size):
             expect_equal(client.command(b"touch long 0"), b"TOUCHED", "touch")
             expect_equal(client.command(b"mg long s")[:2], b"HD", "mg")
         server.check_books()
-        most = sampler.end()
+        most = server.memory()[1]
         expect(most <= dram * 1.1, f"resident memory within {mib(dram)} plus 10 %", mib(most))
         server.terminate()
     with Pumice(directory, *flags) as server:
@@ -165,7 +164,6 @@ def test_clients_that_stop_in_the_middle(directory, size, stops_in):
     flags = ("--dram", dram, "--flash-size", 1024 * MIB, "--max-item-size", length, "--max-connections", clients + 64)
     pieces = Pieces(3, length)
     with Pumice(directory, *flags) as server:
-        sampler = MemorySampler(server)
         with contextlib.closing(Client(server.address)) as client:
             expect_equal(set_pieces(client, b"long", pieces), b"STORED", "the answer to a set")
             expect_equal(client.command(b"set small 0 0 5\r\nsmall"), b"STORED", "the answer to a small set")
@@ -188,7 +186,7 @@ def test_clients_that_stop_in_the_middle(directory, size, stops_in):
             for peer in stopped:
                 peer.close()
             expect_equal(get_digest(client, b"long"), (length, pieces.digest()), "the large value in the end")
-        most = sampler.end()
+        most = server.memory()[1]
         expect(most <= dram * 1.1, f"resident memory within {mib(dram)} plus 10 %", mib(most))
         expect(slowest <= 2, "a small get within 2 s", f"{slowest:.2f} s")
         expect(longest <= 30, "a large set and get within 30 s", f"{longest:.1f} s")

@@ -222,7 +222,7 @@ impl<D: Device + Clone> Executor<D> {
 
     /// What to answer of an object that a change has left with this version, and the share that it is then held under: of a large one the
     /// first slices, for a length that is announced has to follow. It is looked up again, since one that has lost a slice is only removed
-    /// from where it stands now; where another change came between, it is a miss, as if that had deleted it.
+    /// from where it stands now.
     pub(super) async fn begin_changed(
         &self,
         (key, had_share): (&[u8], bool),
@@ -241,8 +241,9 @@ impl<D: Device + Clone> Executor<D> {
         // Whoever waits for a share holds none.
         drop(share);
         let object = match found {
-            Lookup::Known(Some(object)) if object.version() == version => object,
-            _ => return (None, None),
+            Lookup::Known(Some(found)) if found.version() == version => found,
+            // The change has let it expire, or another came between: it is given as it was, if its slices are there.
+            _ => object,
         };
         let take = async |bytes| {
             Ok::<_, Infallible>(match had_share {
