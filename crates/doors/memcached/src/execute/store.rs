@@ -97,7 +97,8 @@ impl<D: Device + Clone> Executor<D> {
         let stored = match outcome {
             _ if is_long => {
                 drop(share);
-                self.join(&store).await
+                // Rare, and its future is long: each set would be longer by it.
+                Box::pin(self.join(&store)).await
             }
             Outcome::Stored { version } => {
                 self.tell_set(key, decided.0, decided.1);
