@@ -139,7 +139,7 @@ fn first_half(digest: &[u8; 32]) -> EngineKey {
 }
 
 /// A host's name and port; the port is `None` where it is not told.
-fn split_host(host: &str) -> Result<(&str, Option<u16>), BadHost> {
+pub(crate) fn split_host(host: &str) -> Result<(&str, Option<u16>), BadHost> {
     let end = match host.strip_prefix('[') {
         Some(_) => host.find(']').map(|at| at + 1).ok_or(BadHost)?,
         None => host.find(':').unwrap_or(host.len()),

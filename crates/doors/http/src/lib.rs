@@ -3,5 +3,8 @@
 #![forbid(unsafe_code)]
 
 pub mod directives;
+pub mod fields;
+pub mod framing;
+pub mod invalidate;
 pub mod key;
 mod syntax;

@@ -2,3 +2,4 @@
 
 mod directives;
 mod table;
+mod wire;

@@ -1,6 +1,6 @@
 //! Tables of requests and responses.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// When the response of each test came, in seconds since 1970: Tue, 14 Nov 2023 22:13:20 GMT.
@@ -38,4 +38,19 @@ pub fn fields(cell: &str) -> HeaderMap {
 /// The date some seconds after [`THEN`].
 pub fn date(secs: i64) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs((THEN + secs).unsigned_abs()))
+}
+
+/// A cell with a first word, or without one, which is `usual` then.
+fn with_word<'a>(cell: &'a str, usual: &'a str) -> (&'a str, HeaderMap) {
+    let (word, rest) = cell.split_once(' ').unwrap_or((cell, ""));
+    match word.contains(':') || word.is_empty() {
+        true => (usual, fields(cell)),
+        false => (word, fields(rest)),
+    }
+}
+
+/// A response: its status, 200 unless there is another, and its fields.
+pub fn response(cell: &str) -> (StatusCode, HeaderMap) {
+    let (status, fields) = with_word(cell, "200");
+    (status.parse().unwrap(), fields)
 }
