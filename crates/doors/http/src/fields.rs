@@ -118,7 +118,7 @@ fn is_claim(name: &HeaderName) -> bool {
 }
 
 /// Removes all fields of some names.
-fn remove_all(fields: &mut HeaderMap, is_gone: impl Fn(&HeaderName) -> bool) {
+pub(crate) fn remove_all(fields: &mut HeaderMap, is_gone: impl Fn(&HeaderName) -> bool) {
     let names: Vec<_> = fields.keys().filter(|name| is_gone(name)).cloned().collect();
     for name in names {
         fields.remove(name);

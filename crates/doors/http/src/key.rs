@@ -134,7 +134,7 @@ impl Target {
 }
 
 /// The part of a digest that the engine gets.
-fn first_half(digest: &[u8; 32]) -> EngineKey {
+pub(crate) fn first_half(digest: &[u8; 32]) -> EngineKey {
     std::array::from_fn(|at| digest[at])
 }
 

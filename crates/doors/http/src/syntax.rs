@@ -3,9 +3,13 @@
 use http::HeaderMap;
 use http::header::AsHeaderName;
 use std::borrow::Cow;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// What a number of seconds is that is too large (RFC 9111, 1.2.2).
 pub(crate) const SECS_MAX: u32 = 1 << 31;
+
+/// The last second that a date can be written for: the end of the year 9999.
+const DATE_MAX: i64 = 253_402_300_799;
 
 /// The bytes without the blanks around them.
 pub(crate) fn trim(bytes: &[u8]) -> &[u8] {
@@ -81,6 +85,13 @@ pub(crate) fn members(fields: &HeaderMap, name: impl AsHeaderName) -> impl Itera
         .flat_map(|line| Members::of(line.as_bytes()))
 }
 
+/// A field that may stand there once: `None` where it is absent or stands there more than once.
+pub(crate) fn single(fields: &HeaderMap, name: impl AsHeaderName) -> Option<&[u8]> {
+    let mut lines = fields.get_all(name).iter();
+    let first = lines.next()?;
+    lines.next().is_none().then(|| first.as_bytes())
+}
+
 /// A token or quoted string without its quotes.
 pub(crate) fn unquote(text: &[u8]) -> Cow<'_, [u8]> {
     let inner = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\""));
@@ -111,6 +122,29 @@ pub(crate) fn digits(text: &[u8]) -> Option<u64> {
 pub(crate) fn secs(text: &[u8]) -> Option<u32> {
     let number = digits(text)?;
     Some(u32::try_from(number).map_or(SECS_MAX, |number| number.min(SECS_MAX)))
+}
+
+/// A date in one of the three forms of RFC 9110, 5.6.7, as seconds since 1970.
+pub(crate) fn date(text: &[u8]) -> Option<i64> {
+    let time = httpdate::parse_http_date(std::str::from_utf8(text).ok()?).ok()?;
+    i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
+}
+
+/// Seconds since 1970 as a date.
+pub(crate) fn format_date(secs: i64) -> String {
+    let secs = secs.clamp(0, DATE_MAX).unsigned_abs();
+    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(secs))
+}
+
+/// Whether two entity tags are equal but for their weakness.
+pub(crate) fn is_same_tag(one: &[u8], other: &[u8]) -> bool {
+    let opaque = |tag| <[u8]>::strip_prefix(tag, b"W/").unwrap_or(tag);
+    opaque(one) == opaque(other)
+}
+
+/// Whether two entity tags are equal and both strong.
+pub(crate) fn is_same_strong_tag(one: &[u8], other: &[u8]) -> bool {
+    one == other && !one.starts_with(b"W/")
 }
 
 #[cfg(test)]
@@ -149,5 +183,27 @@ mod tests {
         }
         assert_eq!(&*unquote(b"\"a\\\"b\\\\\""), b"a\"b\\");
         assert_eq!(&*unquote(b"\"a"), b"\"a");
+    }
+
+    #[test]
+    fn dates_have_three_forms() {
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(date(text.as_bytes()), Some(784_111_777));
+        }
+        for bad in [
+            "0",
+            "",
+            "Sun, 06 Nov 1994 08:49:37 CET",
+            "Sun, 31 Feb 1994 08:49:37 GMT",
+        ] {
+            assert_eq!(date(bad.as_bytes()), None);
+        }
+        assert_eq!(format_date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(format_date(i64::MAX), "Fri, 31 Dec 9999 23:59:59 GMT");
+        assert_eq!(format_date(-1), "Thu, 01 Jan 1970 00:00:00 GMT");
     }
 }

@@ -1,5 +1,10 @@
 //! The door's judgement from outside: requests and responses in tables, all without a socket or a clock.
 
+mod any_bytes;
 mod directives;
+mod life;
+mod rfc9111;
+mod second_opinion;
+mod stored_heads;
 mod table;
 mod wire;

@@ -1,6 +1,6 @@
 //! Tables of requests and responses.
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// When the response of each test came, in seconds since 1970: Tue, 14 Nov 2023 22:13:20 GMT.
@@ -47,6 +47,12 @@ fn with_word<'a>(cell: &'a str, usual: &'a str) -> (&'a str, HeaderMap) {
         true => (usual, fields(cell)),
         false => (word, fields(rest)),
     }
+}
+
+/// A request: its method, GET unless there is another, and its fields.
+pub fn request(cell: &str) -> (Method, HeaderMap) {
+    let (method, fields) = with_word(cell, "GET");
+    (method.parse().unwrap(), fields)
 }
 
 /// A response: its status, 200 unless there is another, and its fields.
