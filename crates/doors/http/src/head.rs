@@ -27,6 +27,7 @@
 
 use crate::fields::{remove_all, remove_hop_by_hop};
 use crate::freshness::Freshness;
+use crate::key::Target;
 use crate::store::Storing;
 use crate::syntax::{date, format_date};
 use crate::vary::VariantId;
@@ -67,9 +68,9 @@ pub struct Head<'a> {
     pub modified_secs: Option<i64>,
     /// Its `ETag`.
     pub etag: Option<&'a [u8]>,
-    /// The full key of its URL. Who looked it up compares it with his own.
+    /// The full key of its URL.
     pub key: &'a [u8],
-    /// Which variant of its URL it is; compared, too.
+    /// Which variant of its URL it is.
     pub variant: Option<VariantId>,
     lengths: &'a [u8],
     lines: &'a [u8],
@@ -227,6 +228,11 @@ impl<'a> Head<'a> {
             head.etag = (name == ETAG.as_str().as_bytes()).then_some(Some(value))?;
         }
         Some(head)
+    }
+
+    /// Whether it is what was looked up: the engine's key is a digest, of which two URLs may have the same.
+    pub fn is_for(&self, target: &Target, variant: Option<VariantId>) -> bool {
+        self.key == target.key().as_bytes() && self.variant == variant
     }
 
     /// Whether the lines are as long as the table says, end as lines do, and have no other controls than tabs.

@@ -79,12 +79,12 @@ impl Stored {
         let (method, request) = request(cell);
         let now = THEN + secs;
         let head = self.head();
-        let is_found = head.variant.is_none() || head.variant == self.variants.choose(&target(), &request);
-        let found = if is_found {
-            Found::Response(&head)
-        } else {
-            Found::Variants
+        let chosen = self.variants.choose(&target(), &request);
+        let found = match head.variant.is_none() || chosen.is_some() {
+            true => Found::Response(&head),
+            false => Found::Variants,
         };
+        assert!(matches!(found, Found::Variants) || head.is_for(&target(), chosen));
         match decide(&method, &request, found, now) {
             Decision::Serve { .. } if is_not_modified(&request, &head) => "304".to_owned(),
             Decision::Serve {
