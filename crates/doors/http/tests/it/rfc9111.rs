@@ -37,6 +37,9 @@ fn storing() {
         3 Expires does                     | | 302 expires: date(60) | | 59 | fresh 59
         3 of no use                        | | content-length: 5 | | 0 | no-freshness
         3 of no use                        | | cache-control: max-age=0 | | 0 | no-freshness
+        3 of no use, as it is never stale  | | cache-control: max-age=0, must-revalidate, stale-while-revalidate=9 | | 0 | no-freshness
+        3 of use, as it may be             | | cache-control: max-age=0, stale-if-error=9 | | 0 | fetch stale
+        3 a validator that is left out     | | cache-control: private=etag & etag: "a" | | 0 | no-freshness
         3 a validator is of use            | | etag: "a" | | 0 | validate stale
         3 too large                        | | cache-control: max-age=60 & content-length: 1001 | | 0 | too-large
         3.5 Authorization                  | authorization: x | cache-control: max-age=60 | | 0 | authorization
