@@ -98,8 +98,9 @@ impl Rules {
         }
     }
 
-    /// The rule for a path, without its query; one that says nothing where none fits. A path that an origin could take for another one
-    /// (dot segments, coded dots, slashes and backslashes) has no rule: `/static/..%2faccount` is not what `/static/*` was written for.
+    /// The rule for a path, without its query; one that says nothing where none fits. A path that an origin could take for another one has
+    /// no rule: one with dot segments, empty segments, backslashes, or coded dots, slashes, backslashes or percent signs.
+    /// `/static/..%2faccount` is not what `/static/*` was written for.
     pub fn find(&self, path: &str) -> &Rule {
         if self.rules.is_empty() || is_ambiguous(path) {
             return &self.none;
