@@ -132,6 +132,7 @@ fn freshness_and_reuse() {
         5.2.1.2 of any age                 | | cache-control: max-age=60 | cache-control: max-stale | 99999 | stale 99999
         5.2.1.3 min-fresh                  | | cache-control: max-age=60 | cache-control: min-fresh=10 | 50 | fresh 50
         5.2.1.3 min-fresh                  | | cache-control: max-age=60 | cache-control: min-fresh=10 | 51 | fetch request
+        5.2.1.3 twice: what allows less    | | cache-control: max-age=60 | cache-control: min-fresh=30, min-fresh=1 | 50 | fetch request
         5.2.1.4 no-cache of the request    | | cache-control: max-age=60 & etag: "a" | cache-control: no-cache | 1 | validate request
         5.2.1.7 only-if-cached             | | cache-control: max-age=60 | cache-control: only-if-cached | 1 | fresh 1
         5.2.1.7 it is stale                | | cache-control: max-age=60 & etag: "a" | cache-control: only-if-cached | 60 | 504
