@@ -1,8 +1,7 @@
 //! Counts what passes to another device.
 
-use crate::{Device, forward};
+use crate::{Device, Operation, forward};
 use futures_util::FutureExt;
-use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -76,7 +75,7 @@ impl<D: Device> Device for CountingDevice<D> {
     type Buf = D::Buf;
     forward!(inner: capacity, is_hole, discard, tick, turn);
 
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
+    fn read(&self, offset: u64, len: usize) -> impl Operation<Self::Buf> {
         add(&self.counters.reads, 1);
         add(&self.counters.read_bytes, len);
         let counters = Arc::clone(&self.counters);
@@ -84,12 +83,7 @@ impl<D: Device> Device for CountingDevice<D> {
         operation.map(move |result| counters.seen(result))
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<Self::Buf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
+    fn write(&self, offset: u64, data: Arc<Self::Buf>, range: Range<usize>) -> impl Operation<()> {
         add(&self.counters.writes, 1);
         add(&self.counters.written_bytes, range.len());
         let counters = Arc::clone(&self.counters);
@@ -107,7 +101,7 @@ impl<D: Device> Device for CountingDevice<D> {
         self.counters.seen(self.inner.read_log(offset, out))
     }
 
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
+    fn sync(&self) -> impl Operation<()> {
         add(&self.counters.syncs, 1);
         let counters = Arc::clone(&self.counters);
         let operation = self.inner.sync();

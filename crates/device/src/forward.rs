@@ -3,15 +3,15 @@
 /// Within `impl Device`: the methods of [`Device`](crate::Device) that a wrapper passes to the device in a field of its own, as they are.
 ///
 /// ```
-/// # use pumice_device::{Device, Payload, forward};
-/// # use std::{future::Future, io, ops::Range, sync::Arc};
+/// # use pumice_device::{Device, Operation, forward};
+/// # use std::{io, ops::Range, sync::Arc};
 /// struct ReadOnly<D>(D);
 ///
 /// impl<D: Device> Device for ReadOnly<D> {
 ///     type Buf = D::Buf;
 ///     forward!(0: capacity, read, read_copy, read_log, is_hole, sync, tick, turn);
 ///
-///     fn write(&self, _: u64, _: Arc<D::Buf>, _: Range<usize>) -> impl Future<Output = io::Result<()>> + 'static {
+///     fn write(&self, _: u64, _: Arc<D::Buf>, _: Range<usize>) -> impl Operation<()> {
 ///         std::future::ready(Err(io::ErrorKind::ReadOnlyFilesystem.into()))
 ///     }
 ///
@@ -29,7 +29,7 @@ macro_rules! forward {
         }
     };
     (@ read $to:tt) => {
-        fn read(&self, offset: u64, len: usize) -> impl Future<Output = std::io::Result<Self::Buf>> + 'static {
+        fn read(&self, offset: u64, len: usize) -> impl $crate::Operation<Self::Buf> {
             $crate::Device::read(&self.$to, offset, len)
         }
     };
@@ -49,7 +49,7 @@ macro_rules! forward {
             offset: u64,
             data: std::sync::Arc<Self::Buf>,
             range: std::ops::Range<usize>,
-        ) -> impl Future<Output = std::io::Result<()>> + 'static {
+        ) -> impl $crate::Operation<()> {
             $crate::Device::write(&self.$to, offset, data, range)
         }
     };
@@ -74,7 +74,7 @@ macro_rules! forward {
         }
     };
     (@ sync $to:tt) => {
-        fn sync(&self) -> impl Future<Output = std::io::Result<()>> + 'static {
+        fn sync(&self) -> impl $crate::Operation<()> {
             $crate::Device::sync(&self.$to)
         }
     };

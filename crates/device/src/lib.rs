@@ -4,8 +4,9 @@
 //! I/O on a few threads where either is refused), [`MemDevice`] (memory), [`SparseDevice`] (keeps headers, forgets
 //! values: for simulation), [`CountingDevice`] (counts what passes to another),
 //! [`ThrottledDevice`] (as slow as another kind of device). All of them run the conformance suite of `crates/testkit`, which has one more,
-//! that fails as it is told. A device of another crate checks ranges with [`check_range`], [`check_write_range`] and [`check_log_range`].
+//! that fails as it is told. One in memory implements [`AtOnce`], and is a [`Device`] by that. A device of another crate checks ranges with [`check_range`], [`check_write_range`] and [`check_log_range`].
 
+mod at_once;
 mod chunks;
 mod counting;
 mod file;
@@ -15,6 +16,7 @@ mod overdue;
 mod sparse;
 mod throttled;
 
+pub use at_once::AtOnce;
 pub use chunks::ChunkMap;
 pub use counting::{CountingDevice, DeviceCounters, DeviceCounts};
 pub use file::{Engine, FileDevice, FileError, FileOptions, FileShared, file_behind, holder, mounted_at};
@@ -27,7 +29,6 @@ pub use throttled::{
     ThrottledDevice, Timeline, VirtualTime, duration,
 };
 
-use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ pub trait Device: 'static {
     fn capacity(&self) -> u64;
 
     /// Reads `len` bytes at `offset`.
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static;
+    fn read(&self, offset: u64, len: usize) -> impl Operation<Self::Buf>;
 
     /// Reads `len` bytes at `offset` from a copy on a faster device, where there is one that may be used, and returns what `check` makes of
     /// them. `None`, also where the copy cannot be read or `check` finds its bytes wrong: [`read`](Device::read) them, which never asks a
@@ -90,12 +91,7 @@ pub trait Device: 'static {
     }
 
     /// Writes the bytes `range` of `data` to `offset`.
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<Self::Buf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static;
+    fn write(&self, offset: u64, data: Arc<Self::Buf>, range: Range<usize>) -> impl Operation<()>;
 
     /// Writes a few bytes at once and without waiting for the medium: they survive the end of the process when this
     /// returns, and a power cut after the next [`sync`](Device::sync). For small log records of any alignment. Where `write` has
@@ -119,7 +115,7 @@ pub trait Device: 'static {
     }
 
     /// Makes everything that was completed or appended before durable against power cuts.
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static;
+    fn sync(&self) -> impl Operation<()>;
 
     /// Passes a second of the caller's time, and ends with [`Overdue`] what is under way on this handle and gets no answer; with 0
     /// everything that is under way or waits. Returns what it has ended, also where the future was dropped before and so nobody else
@@ -143,6 +139,11 @@ pub trait Device: 'static {
     /// nothing else to do; devices whose operations complete at once return 0.
     fn turn(&self, block: bool) -> io::Result<usize>;
 }
+
+/// What a device was asked to do, until it is done; see the contract of [`Device`].
+pub trait Operation<T>: Future<Output = io::Result<T>> + 'static {}
+
+impl<T, F: Future<Output = io::Result<T>> + 'static> Operation<T> for F {}
 
 fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)

@@ -1,9 +1,8 @@
 //! A device in memory.
 
 use crate::chunks::ChunkMap;
-use crate::{AlignedBuf, Buffer, Device, SECTOR_BYTES, check_log_range, check_range, check_write};
+use crate::{AlignedBuf, AtOnce, Buffer, SECTOR_BYTES, check_log_range, check_range, check_write};
 use locks::RwLock;
-use std::future::{Future, ready};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,6 +48,14 @@ impl MemDevice {
     pub fn new(medium: Arc<MemMedium>) -> Self {
         Self { medium }
     }
+}
+
+impl AtOnce for MemDevice {
+    type Buf = AlignedBuf;
+
+    fn capacity(&self) -> u64 {
+        self.medium.capacity
+    }
 
     fn read_now(&self, offset: u64, len: usize) -> io::Result<AlignedBuf> {
         check_range(self.medium.capacity, offset, len)?;
@@ -62,27 +69,6 @@ impl MemDevice {
         self.medium.chunks.write().write(offset, bytes);
         Ok(())
     }
-}
-
-impl Device for MemDevice {
-    type Buf = AlignedBuf;
-
-    fn capacity(&self) -> u64 {
-        self.medium.capacity
-    }
-
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<AlignedBuf>> + 'static {
-        ready(self.read_now(offset, len))
-    }
-
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
-        ready(self.write_now(offset, &data, range))
-    }
 
     fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         check_log_range(self.medium.capacity, offset, bytes.len())?;
@@ -94,13 +80,5 @@ impl Device for MemDevice {
         check_log_range(self.medium.capacity, offset, out.len())?;
         self.medium.chunks.read().read(offset, out);
         Ok(())
-    }
-
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        ready(Ok(()))
-    }
-
-    fn turn(&self, _block: bool) -> io::Result<usize> {
-        Ok(0)
     }
 }

@@ -3,10 +3,9 @@
 mod parts;
 
 use crate::chunks::{CHUNK_BYTES, ChunkMap, spans};
-use crate::{Buffer, Device, SECTOR_BYTES, SparseBuf, check_log_range, check_range, check_write_range};
+use crate::{AtOnce, Buffer, SECTOR_BYTES, SparseBuf, check_log_range, check_range, check_write_range};
 use locks::{Mutex, RwLock};
 use parts::{Parts, PartsMaker};
-use std::future::{Future, ready};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -148,6 +147,14 @@ impl SparseDevice {
     pub fn new(medium: Arc<SparseMedium>) -> Self {
         Self { medium }
     }
+}
+
+impl AtOnce for SparseDevice {
+    type Buf = SparseBuf;
+
+    fn capacity(&self) -> u64 {
+        self.medium.capacity
+    }
 
     fn read_now(&self, offset: u64, len: usize) -> io::Result<SparseBuf> {
         check_range(self.medium.capacity, offset, len)?;
@@ -160,27 +167,6 @@ impl SparseDevice {
         parts.write(offset + self.medium.shift, data, range.start, range.len());
         Ok(())
     }
-}
-
-impl Device for SparseDevice {
-    type Buf = SparseBuf;
-
-    fn capacity(&self) -> u64 {
-        self.medium.capacity
-    }
-
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<SparseBuf>> + 'static {
-        ready(self.read_now(offset, len))
-    }
-
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<SparseBuf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
-        ready(self.write_now(offset, &data, range))
-    }
 
     fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         check_log_range(self.medium.capacity, offset, bytes.len())?;
@@ -192,14 +178,6 @@ impl Device for SparseDevice {
         check_log_range(self.medium.capacity, offset, out.len())?;
         self.medium.log.read().read(offset, out);
         Ok(())
-    }
-
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        ready(Ok(()))
-    }
-
-    fn turn(&self, _block: bool) -> io::Result<usize> {
-        Ok(0)
     }
 }
 

@@ -1,20 +1,18 @@
 //! The device under inspection.
 
 use anyhow::{Context, bail};
-use pumice_device::{AlignedBuf, Buffer, Device, SECTOR_BYTES, check_range, holder};
+use pumice_device::{AlignedBuf, AtOnce, Buffer, SECTOR_BYTES, check_range, holder};
 use pumice_flash::inspect::Source;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::future::{Future, ready};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A process that was killed a moment ago may still hold the lock.
@@ -123,6 +121,14 @@ impl Overlay {
         }
         Ok(())
     }
+}
+
+impl AtOnce for Overlay {
+    type Buf = AlignedBuf;
+
+    fn capacity(&self) -> u64 {
+        self.0.below.len / SECTOR_BYTES as u64 * SECTOR_BYTES as u64
+    }
 
     fn read_now(&self, offset: u64, len: usize) -> io::Result<AlignedBuf> {
         check_range(self.capacity(), offset, len)?;
@@ -136,27 +142,6 @@ impl Overlay {
         let bytes = data.bytes(range.start, range.len());
         self.put(offset, bytes.ok_or(io::ErrorKind::InvalidInput)?)
     }
-}
-
-impl Device for Overlay {
-    type Buf = AlignedBuf;
-
-    fn capacity(&self) -> u64 {
-        self.0.below.len / SECTOR_BYTES as u64 * SECTOR_BYTES as u64
-    }
-
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<AlignedBuf>> + 'static {
-        ready(self.read_now(offset, len))
-    }
-
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
-        ready(self.write_now(offset, &data, range))
-    }
 
     fn append_log(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.put(offset, bytes)
@@ -164,14 +149,6 @@ impl Device for Overlay {
 
     fn read_log(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.get(offset, out)
-    }
-
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        ready(Ok(()))
-    }
-
-    fn turn(&self, _block: bool) -> io::Result<usize> {
-        Ok(0)
     }
 }
 

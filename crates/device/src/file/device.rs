@@ -4,11 +4,12 @@ use super::pool::{PoolClient, signal};
 use super::ring::Ring;
 use super::shared::FileShared;
 use super::table::{Table, Work};
-use crate::{AlignedBuf, Buffer, Device, Overdue, check_log_range, check_range, check_write_range};
+use crate::{
+    AlignedBuf, Buffer, Device, Operation, Overdue, check_log_range, check_range, check_write_range,
+};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::cell::{Cell, OnceCell, RefCell};
-use std::future::Future;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -136,7 +137,7 @@ impl Device for FileDevice {
         self.inner.shared.capacity()
     }
 
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<AlignedBuf>> + 'static {
+    fn read(&self, offset: u64, len: usize) -> impl Operation<AlignedBuf> {
         let started = check_range(self.capacity(), offset, len)
             .map(|()| self.start(Work::Read(AlignedBuf::with_len(len)), offset, len));
         async move {
@@ -147,12 +148,7 @@ impl Device for FileDevice {
         }
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
+    fn write(&self, offset: u64, data: Arc<AlignedBuf>, range: Range<usize>) -> impl Operation<()> {
         let started = check_write_range(self.capacity(), offset, data.len(), &range)
             .map(|()| self.start(Work::Write(data, range.start), offset, range.len()));
         async move { started?.await.map(drop) }
@@ -172,7 +168,7 @@ impl Device for FileDevice {
         self.inner.shared.is_hole(offset)
     }
 
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
+    fn sync(&self) -> impl Operation<()> {
         let started = self.start(Work::Sync, 0, 0);
         async move { started.await.map(drop) }
     }

@@ -2,9 +2,8 @@
 
 use super::delays::{Delay, Delays, Throttle};
 use super::lanes::Kind;
-use crate::{Buffer, Device, check_range, check_write_range, forward};
+use crate::{Buffer, Device, Operation, check_range, check_write_range, forward};
 use futures_util::future::{FutureExt, OptionFuture, join};
-use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ impl<D: Device> Device for ThrottledDevice<D> {
     type Buf = D::Buf;
     forward!(inner: capacity, append_log, read_log, is_hole, discard, tick);
 
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
+    fn read(&self, offset: u64, len: usize) -> impl Operation<Self::Buf> {
         // What is refused takes no time.
         let is_good = check_range(self.capacity(), offset, len).is_ok();
         let delay = is_good
@@ -49,12 +48,7 @@ impl<D: Device> Device for ThrottledDevice<D> {
         both(operation, delay)
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<Self::Buf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
+    fn write(&self, offset: u64, data: Arc<Self::Buf>, range: Range<usize>) -> impl Operation<()> {
         let is_good = check_write_range(self.capacity(), offset, data.len(), &range).is_ok();
         let delay = is_good.then(|| self.delays.begin(Kind::Write, offset, range.len()));
         let delay = delay.flatten();
@@ -62,7 +56,7 @@ impl<D: Device> Device for ThrottledDevice<D> {
         both(operation, delay)
     }
 
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
+    fn sync(&self) -> impl Operation<()> {
         let delay = self.delays.writes_done();
         let operation = self.inner.sync();
         both(operation, delay)

@@ -6,10 +6,9 @@ use super::{Catalog, PATIENCE_SECS, Stage, Tier, add};
 use crate::Side;
 use crate::split::Part;
 use futures_util::future::{Either, FutureExt, join_all};
-use pumice_device::{Device, Overdue, SECTOR_BYTES, forward};
+use pumice_device::{Device, Operation, Overdue, SECTOR_BYTES, forward};
 use pumice_world::Spawner;
 use std::cell::Cell;
-use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
@@ -213,7 +212,7 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Tiered<L, U> {
         upper: &Upper<U>,
         offset: u64,
         len: usize,
-    ) -> std::pin::Pin<Box<impl Future<Output = io::Result<L::Buf>> + 'static>> {
+    ) -> std::pin::Pin<Box<impl Operation<L::Buf>>> {
         let request = upper.part.begin();
         Box::pin(self.lower.read(offset, len).map(move |result| {
             if result.is_ok() {
@@ -345,7 +344,7 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
     forward!(lower: capacity, append_log, read_log, is_hole, sync);
 
     #[inline]
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<Self::Buf>> + 'static {
+    fn read(&self, offset: u64, len: usize) -> impl Operation<Self::Buf> {
         match &self.upper {
             None => Either::Left(self.lower.read(offset, len)),
             Some(upper) => Either::Right(self.read_lower(upper, offset, len)),
@@ -366,12 +365,7 @@ impl<L: Device + Clone, U: Device<Buf = L::Buf> + Clone> Device for Tiered<L, U>
         async move { reading?.await }
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<Self::Buf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
+    fn write(&self, offset: u64, data: Arc<Self::Buf>, range: Range<usize>) -> impl Operation<()> {
         let len = range.len() as u64;
         let tier = self.upper.as_ref().map(|upper| Arc::clone(&upper.tier));
         if let Some(tier) = &tier {

@@ -2,8 +2,7 @@
 
 use super::model::Ftl;
 use super::options::FtlError;
-use pumice_device::{Buffer, Device, check_range, forward};
-use std::future::Future;
+use pumice_device::{Buffer, Device, Operation, check_range, forward};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -45,12 +44,7 @@ impl<D: Device> Device for FtlDevice<D> {
     type Buf = D::Buf;
     forward!(inner: capacity, read, read_log, is_hole, sync, tick, turn);
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<Self::Buf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
+    fn write(&self, offset: u64, data: Arc<Self::Buf>, range: Range<usize>) -> impl Operation<()> {
         let inside = range.start <= range.end && range.end <= data.len();
         if inside && check_range(self.capacity(), offset, range.len()).is_ok() {
             locked(&self.ftl).write(offset, range.len() as u64);

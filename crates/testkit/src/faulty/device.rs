@@ -3,9 +3,9 @@
 use super::medium::FaultyMedium;
 use super::state::{SharedOutcome, Work};
 use pumice_device::{
-    AlignedBuf, Buffer, Device, Overdue, SECTOR_BYTES, check_log_range, check_range, check_write_range,
+    AlignedBuf, Buffer, Device, Operation, Overdue, SECTOR_BYTES, check_log_range, check_range,
+    check_write_range,
 };
-use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
@@ -30,11 +30,11 @@ impl FaultyDevice {
         Self { medium }
     }
 
-    fn start(&self, work: Work) -> Operation {
+    fn start(&self, work: Work) -> UnderWay {
         let outcome = SharedOutcome::default();
         let wakers = self.medium.lock().begin(work, &outcome);
         wakers.into_iter().for_each(Waker::wake);
-        Operation { outcome }
+        UnderWay { outcome }
     }
 }
 
@@ -45,17 +45,12 @@ impl Device for FaultyDevice {
         self.medium.capacity()
     }
 
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<AlignedBuf>> + 'static {
+    fn read(&self, offset: u64, len: usize) -> impl Operation<AlignedBuf> {
         let started = check_range(self.capacity(), offset, len).map(|()| self.start(Work::Read(offset, len)));
         async move { Ok(started?.await?.expect("a read gives a buffer")) }
     }
 
-    fn write(
-        &self,
-        offset: u64,
-        data: Arc<AlignedBuf>,
-        range: Range<usize>,
-    ) -> impl Future<Output = io::Result<()>> + 'static {
+    fn write(&self, offset: u64, data: Arc<AlignedBuf>, range: Range<usize>) -> impl Operation<()> {
         let started = check_write_range(self.capacity(), offset, data.len(), &range)
             .map(|()| self.start(Work::Write(offset, data, range)));
         async move { started?.await.map(drop) }
@@ -90,7 +85,7 @@ impl Device for FaultyDevice {
         sector == [0; SECTOR_BYTES]
     }
 
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
+    fn sync(&self) -> impl Operation<()> {
         let started = self.start(Work::Sync);
         async move { started.await.map(drop) }
     }
@@ -108,11 +103,11 @@ impl Device for FaultyDevice {
     }
 }
 
-struct Operation {
+struct UnderWay {
     outcome: SharedOutcome,
 }
 
-impl Future for Operation {
+impl Future for UnderWay {
     type Output = io::Result<Option<AlignedBuf>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -127,7 +122,7 @@ impl Future for Operation {
     }
 }
 
-impl Drop for Operation {
+impl Drop for UnderWay {
     fn drop(&mut self) {
         let old_waker = {
             let mut outcome = self.outcome.lock();

@@ -1,6 +1,6 @@
 //! A device in memory whose reads take a while, each another while.
 
-use pumice_device::{AlignedBuf, Device, MemDevice, forward};
+use pumice_device::{AlignedBuf, Device, MemDevice, Operation, forward};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -51,7 +51,7 @@ impl Device for LateDevice {
     type Buf = AlignedBuf;
     forward!(inner: capacity, write, append_log, read_log, turn);
 
-    fn read(&self, offset: u64, len: usize) -> impl Future<Output = io::Result<AlignedBuf>> + 'static {
+    fn read(&self, offset: u64, len: usize) -> impl Operation<AlignedBuf> {
         let read = self.inner.read(offset, len);
         let reads = Arc::clone(&self.reads);
         let now = reads.now.fetch_add(1, Ordering::Relaxed) + 1;
@@ -71,7 +71,7 @@ impl Device for LateDevice {
         }
     }
 
-    fn sync(&self) -> impl Future<Output = io::Result<()>> + 'static {
+    fn sync(&self) -> impl Operation<()> {
         self.reads.syncs.fetch_add(1, Ordering::SeqCst);
         self.inner.sync()
     }
