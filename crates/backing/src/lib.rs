@@ -18,6 +18,12 @@ use std::time::Duration;
 /// Time that requests wait for an NBD server that cannot be reached.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A hash of the id of the machine's run, which no two starts of it share; 0 if there is none.
+pub fn boot() -> u64 {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id");
+    id.map_or(0, |id| twox_hash::XxHash3_64::oneshot(&id))
+}
+
 /// What names a backing device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {

@@ -8,7 +8,7 @@ pub mod plan;
 mod worker;
 
 pub use config::{VolumeConfig, VolumesConfig};
-pub use pumice_backing::{Slow, Source};
+pub use pumice_backing::Source;
 
 use crate::host::files::{Before, agree, before, is_same, make_file, open_file, size_at, superblock_at};
 use crate::host::{ComputeThreads, Host, Jobs, limits, line, random};
@@ -18,7 +18,7 @@ use anyhow::Context;
 use door::Nbd;
 use plan::Plan;
 use pumice_advise::Endurance;
-use pumice_backing::DirtyCache;
+use pumice_backing::{DirtyCache, Slow, boot};
 use pumice_blocks::{Durability, Maker, Superblock};
 use pumice_chunk::store::{Found, Options, STORE, Shape};
 use pumice_console::{VERSION, causes, usage};
@@ -335,12 +335,6 @@ fn prepare(
         drains: volume.drains,
         counters: (0..config.host.threads).map(|_| Arc::default()).collect(),
     })
-}
-
-/// A hash of the machine's boot id; 0 if there is none.
-pub fn boot() -> u64 {
-    let id = std::fs::read("/proc/sys/kernel/random/boot_id");
-    id.map_or(0, |id| twox_hash::XxHash3_64::oneshot(&id))
 }
 
 /// Logs what was found of each cache.

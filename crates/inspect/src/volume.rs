@@ -1,22 +1,25 @@
 //! What is on the cache device of a volume.
 
 use super::device::Overlay;
-use super::{Findings, InspectArgs, head};
+use super::{Finding, Question, Report, head};
 use anyhow::{anyhow, bail};
+use pumice_backing::{Slow, Source, boot};
 use pumice_blocks::open::read_superblock;
 use pumice_blocks::superblock::FORMAT;
 use pumice_chunk::store::{Cached, ChunkStore, DamagedChunk, STORE, Survey};
 use pumice_device::Device;
-use pumice_server::volumes::{Slow, Source, boot};
 use pumice_trace::Human;
 use serde_json::{Value, json};
-use std::io::Write;
 
-/// Looks at the cache of a volume and prints what is there. True where nothing is wrong.
+/// Looks at the cache of a volume.
 ///
 /// # Errors
 /// It cannot be read, or was cut short; or the backing device that was named cannot be opened.
-pub fn run<W: Write>(args: &InspectArgs, device: &Overlay, out: &mut W) -> anyhow::Result<bool> {
+pub fn inspect(
+    question: Question<'_>,
+    device: &Overlay,
+    show: &mut dyn FnMut(Finding),
+) -> anyhow::Result<Report> {
     let superblock = read_superblock(device, STORE)?.ok_or_else(|| anyhow!("it was never formatted"))?;
     let (capacity, len) = (superblock.geometry.capacity, device.capacity());
     if len < capacity {
@@ -24,51 +27,59 @@ pub fn run<W: Write>(args: &InspectArgs, device: &Overlay, out: &mut W) -> anyho
             "it was truncated: the superblock speaks of {capacity} bytes, and {len} are there; no start can use it"
         );
     }
-    let named = args.backing.as_deref().map(Source::parse).transpose()?;
+    let named = question.backing.map(Source::parse).transpose()?;
     let named = named.map(|source| Slow::open(&source, true)?.identity());
     let identity = named.transpose()?.map(|(identity, _)| identity);
-    let mut findings = Findings::new(args.json, out);
-    let mut show = |chunk: DamagedChunk| {
+    let mut inconsistencies = 0;
+    let mut wrong = |offset, part, what| {
+        inconsistencies += 1;
+        show(Finding {
+            kind: "inconsistency",
+            offset,
+            part,
+            what,
+        });
+    };
+    let mut damaged = |chunk: DamagedChunk| {
         let is_dirty = if chunk.is_dirty { ", dirty" } else { "" };
         let part = format!("chunk {}{is_dirty}", chunk.address);
-        findings.show("inconsistency", Some(chunk.offset), &part, chunk.what);
+        wrong(Some(chunk.offset), part, chunk.what.to_owned());
     };
-    let show: Option<&mut dyn FnMut(DamagedChunk)> = match args.verify {
-        true => Some(&mut show),
+    let damaged: Option<&mut dyn FnMut(DamagedChunk)> = match question.verify {
+        true => Some(&mut damaged),
         false => None,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let survey = runtime.block_on(ChunkStore::survey(device, boot(), show))?;
+    let survey = runtime.block_on(ChunkStore::survey(device, boot(), damaged))?;
     let survey = survey.ok_or_else(|| anyhow!("it was never formatted"))?;
     for problem in &survey.inspection.problems {
-        findings.show("inconsistency", None, "", problem);
+        wrong(None, String::new(), problem.clone());
     }
     if let (Err(why), true) = (survey.found, survey.keeps) {
-        findings.show("inconsistency", None, "", &format!("a start refuses it: {why}"));
+        wrong(None, String::new(), format!("a start refuses it: {why}"));
     }
-    let inconsistencies = findings.count;
-    let report = Report {
-        args,
+    let seen = Seen {
+        question,
         survey: &survey,
         is_its_volume: identity.map(|identity| identity == survey.volume),
         inconsistencies,
     };
-    match args.json {
-        true => findings.end(&report.fields()),
-        false => findings.say(&report.text()),
-    }
-    Ok(inconsistencies == 0)
+    Ok(Report {
+        fields: seen.fields(),
+        text: seen.text(),
+        inconsistencies: Some(inconsistencies),
+    })
 }
 
-struct Report<'a> {
-    args: &'a InspectArgs,
+struct Seen<'a> {
+    question: Question<'a>,
     survey: &'a Survey,
     /// Whether the backing device that was named is the volume; `None`: none was named.
     is_its_volume: Option<bool>,
     inconsistencies: u64,
 }
 
-impl Report<'_> {
+impl Seen<'_> {
     fn will_be_emptied(&self) -> bool {
         self.survey.found.is_err() && !self.survey.keeps
     }
@@ -84,8 +95,8 @@ impl Report<'_> {
         } = self.survey;
         let geometry = &superblock.geometry;
         json!({
-            "path": self.args.path.display().to_string(),
-            "verified": self.args.verify,
+            "path": self.question.path.display().to_string(),
+            "verified": self.question.verify,
             "inconsistencies": self.inconsistencies,
             "will_be_emptied": self.will_be_emptied(),
             "why_not_used": found.err(),
@@ -130,7 +141,7 @@ impl Report<'_> {
             (false, true) => "the last stop was clean",
             (false, false) => "in use, or stopped by a crash",
         };
-        let whose = match (&self.args.backing, self.is_its_volume) {
+        let whose = match (self.question.backing, self.is_its_volume) {
             (Some(backing), Some(true)) => format!("; {backing} is this volume"),
             (Some(backing), _) => format!("; {backing} is another volume, or was moved or resized"),
             (None, _) => String::new(),
@@ -142,7 +153,7 @@ impl Report<'_> {
             }
             Err(why) => format!("a start uses none: {why}"),
         };
-        let looked = match self.args.verify {
+        let looked = match self.question.verify {
             true => "each content that counts was read",
             false => "contents were not read: --verify does that",
         };
@@ -153,7 +164,7 @@ impl Report<'_> {
              chunks         {chunks}\n\
              verdict        {}; {looked}\n",
             head(
-                &self.args.path,
+                self.question.path,
                 &format!("{FORMAT}, of chunks {}", STORE.format),
                 superblock,
                 stop
