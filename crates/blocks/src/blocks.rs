@@ -61,20 +61,25 @@ pub fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-/// What blocks are opened with; recovery makes most of it.
-pub struct Start<S> {
-    /// The superblock of this start.
-    pub superblock: Superblock,
+/// What a device has that a start goes on from; nothing, where there is nothing.
+#[derive(Debug, Default)]
+pub struct Old {
     /// Position of the next log record.
     pub log_next: u64,
-    /// Records below this position are not needed any more.
-    pub log_tail: u64,
     /// The sequence of the next generation of any block.
     pub next_sequence: u64,
-    /// Blocks of the newest checkpoint, and of the one before.
-    pub checkpoint_blocks: [Vec<u32>; 2],
-    /// Sealed blocks: number, sequence, length of the footer.
+    /// Blocks of the newest checkpoint.
+    pub checkpoint_blocks: Vec<u32>,
+    /// Sealed blocks, the oldest first: number, sequence, length of the footer in bytes.
     pub sealed: Vec<(u32, u64, u32)>,
+}
+
+/// What blocks are opened with; recovery makes most of it.
+pub struct Start<S> {
+    /// The superblock of this start. Log records before its newest checkpoint are not needed any more.
+    pub superblock: Superblock,
+    /// What it goes on from.
+    pub old: Old,
     /// What a reply promises.
     pub durability: Durability,
     /// Seconds after which what is in a buffer alone is written; 0 = when its block is full.
@@ -123,20 +128,23 @@ impl<O: Owner> Blocks<O> {
     pub fn new(start: Start<O::State>) -> Self {
         let geometry = start.superblock.geometry;
         let blocks: Arc<[Block<O::Info>]> = (0..geometry.blocks).map(|_| Block::default()).collect();
-        for (id, sequence, footer_len) in start.sealed {
+        let old = start.old;
+        for (id, sequence, footer_len) in old.sealed {
             let block = &blocks[id as usize];
             block.set_state(State::Sealed);
             block.sequence.store(sequence, Ordering::Relaxed);
             block.footer_len.store(footer_len, Ordering::Relaxed);
         }
-        for block in start.checkpoint_blocks.iter().flatten() {
+        for block in &old.checkpoint_blocks {
             blocks[*block as usize].set_state(State::Checkpoint);
         }
         let is_free = |id: &u32| blocks[*id as usize].state() == State::Free;
         let free: VecDeque<u32> = (0..geometry.blocks).filter(is_free).collect();
-        let pool = Pool::new(free, start.next_sequence, start.checkpoint_blocks, start.own);
+        let checkpoint_blocks = [old.checkpoint_blocks, Vec::new()];
+        let pool = Pool::new(free, old.next_sequence.max(1), checkpoint_blocks, start.own);
         let cache_id = start.superblock.cache_id;
-        let log = Log::new(cache_id, &geometry, start.log_tail, start.log_next);
+        let log_tail = start.superblock.checkpoints[0].log_start;
+        let log = Log::new(cache_id, &geometry, log_tail, old.log_next);
         let (shared, totals) = (Arc::new(Shared::new(pool, geometry)), Arc::default());
         Self {
             geometry,

@@ -25,7 +25,7 @@ pub mod superblock;
 mod work;
 
 pub use block::{OpenBlock, Prefix, Reserved};
-pub use blocks::{BlockCounts, Blocks, Durability, Start, Totals, add};
+pub use blocks::{BlockCounts, Blocks, Durability, Old, Start, Totals, add};
 pub use budget::BudgetLevel;
 pub use checkpoint::{Begun, Coverage, StreamWriter, WrittenStream};
 pub use fence::IN_A_ROW_MAX;

@@ -12,7 +12,7 @@
 //! use pumice_blocks::footer::{Entry, OWN_BYTES};
 //! use pumice_blocks::log::OwnKind;
 //! use pumice_blocks::{
-//!     Blocks, Claim, Contents, Durability, Geometry, OpenBlock, Owner, Pool, STEP_BYTES, SealEnd, Start, State,
+//!     Blocks, Claim, Contents, Durability, Geometry, Old, OpenBlock, Owner, Pool, STEP_BYTES, SealEnd, Start, State,
 //!     Superblock, Tenant,
 //! };
 //! use pumice_device::{AlignedBuf, Buffer, Device, MemDevice, MemMedium, Payload, SECTOR_BYTES};
@@ -100,11 +100,7 @@
 //! let geometry = Geometry::plan(device.capacity(), 64 << 10)?;
 //! let blocks = Blocks::<Sectors>::new(Start {
 //!     superblock: Superblock { cache_id: 7, geometry, ..Superblock::default() },
-//!     log_next: 0,
-//!     log_tail: 0,
-//!     next_sequence: 1,
-//!     checkpoint_blocks: Default::default(),
-//!     sealed: Vec::new(),
+//!     old: Old::default(),
 //!     durability: Durability::Off,
 //!     flush_interval_secs: 0,
 //!     buffers_max: 2,

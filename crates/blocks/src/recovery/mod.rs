@@ -35,6 +35,19 @@ const SEQUENCES_MAX: u64 = 1 << 62;
 /// Trailers read at a time.
 pub(crate) const READ_DEPTH: usize = 32;
 
+/// Where a piece may begin.
+#[derive(Clone, Copy, Debug)]
+pub struct PieceBegin {
+    /// In the buffer that is looked at.
+    pub at: usize,
+    /// In its block.
+    pub offset: u32,
+    /// How many pieces of the block are before it.
+    pub number: u32,
+    /// The sequence of the block.
+    pub sequence: u64,
+}
+
 /// What a start asks of the owner.
 pub trait Restore {
     /// Its kinds of log records.
@@ -57,17 +70,9 @@ pub trait Restore {
     /// Forgets what was restored: the checkpoint proved damaged.
     fn forget(&mut self);
 
-    /// The entry of the piece that begins at `at` of `buffer`, which is byte `offset` of a block, and is the piece number `number` of
-    /// it; `None` where none of this sequence begins there, which ends a prefix. `buffer` has [`PIECE_HEAD_BYTES_MAX`] bytes of it, or
-    /// what the prefix has.
-    fn piece<B: Buffer>(
-        &self,
-        buffer: &B,
-        at: usize,
-        offset: u32,
-        number: u32,
-        sequence: u64,
-    ) -> Option<Self::Entry>;
+    /// The entry of the piece that begins somewhere; `None` where none of the sequence begins there, which ends a prefix. `buffer` has
+    /// [`PIECE_HEAD_BYTES_MAX`] bytes of it, or what the prefix has.
+    fn piece<B: Buffer>(&self, buffer: &B, begin: PieceBegin) -> Option<Self::Entry>;
 
     /// Whether the owner finds torn pieces by itself, and logs each death. Then a prefix ends where no piece begins, wherever the log says
     /// that it ends, and only the first one of a block needs a log record.

@@ -1,6 +1,6 @@
 //! Blocks that were being filled at a crash, whose beginnings are on the device.
 
-use super::{FoundBlocks, LogSummary, PIECE_HEAD_BYTES_MAX, Recovery, Restore};
+use super::{FoundBlocks, LogSummary, PIECE_HEAD_BYTES_MAX, PieceBegin, Recovery, Restore};
 use crate::chain::{BlockRole, Head};
 use crate::footer::{Entry, TRAILER_BYTES, encode_footer};
 use crate::log::PrefixMark;
@@ -105,8 +105,13 @@ impl<D: Device> Recovery<'_, D> {
                 self.unread_blocks.push(mark.block);
                 break;
             };
-            let number = entries.len() as u32;
-            let Some(entry) = owner.piece(buffer, at - start, at as u32, number, sequence) else {
+            let begin = PieceBegin {
+                at: at - start,
+                offset: at as u32,
+                number: entries.len() as u32,
+                sequence,
+            };
+            let Some(entry) = owner.piece(buffer, begin) else {
                 if at.is_multiple_of(SECTOR_BYTES) {
                     break;
                 }

@@ -28,9 +28,11 @@ use pumice_blocks::chain::{BlockRole, StreamReader};
 use pumice_blocks::footer::OWN_BYTES;
 use pumice_blocks::log::LogRecord;
 use pumice_blocks::open::read_twice;
-use pumice_blocks::recovery::{FoundBlocks, LogEnd, LogSummary, Recovery, Restore, Restored, Snapshot};
+use pumice_blocks::recovery::{
+    FoundBlocks, LogEnd, LogSummary, PieceBegin, Recovery, Restore, Restored, Snapshot,
+};
 use pumice_blocks::rot::wrong_bit;
-use pumice_blocks::{Geometry, OpenError};
+use pumice_blocks::{Geometry, Old, OpenError};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use pumice_record::codec::checksum;
@@ -56,6 +58,8 @@ pub(super) struct Image {
     pub(super) has_lost: bool,
     /// Whether chunks may be dirty, so that nothing may be missing.
     pub(super) keeps: bool,
+    /// Log records since the checkpoint.
+    pub(super) log_records: u64,
     /// Blocks that were durable as a whole: number and generation.
     written: HashSet<(u32, u64)>,
     cache_id: u64,
@@ -84,17 +88,6 @@ impl Changes {
     }
 }
 
-/// State of the log and the blocks from which a start goes on.
-pub(super) struct Old {
-    pub(super) log_next: u64,
-    /// Records since the checkpoint.
-    pub(super) log_records: u64,
-    pub(super) next_sequence: u64,
-    pub(super) checkpoint_blocks: Vec<u32>,
-    /// By sequence: number of the block, length of its footer in bytes.
-    pub(super) sealed: BTreeMap<u64, (u32, u32)>,
-}
-
 impl Image {
     pub(super) fn new(shape: Shape, geometry: &Geometry, cache_id: u64) -> Result<Self, OpenError> {
         let too_wide = |error: crate::TooWide| OpenError::Settings(error.to_string());
@@ -112,6 +105,7 @@ impl Image {
             has_lost: false,
             keeps: false,
             written: HashSet::new(),
+            log_records: 0,
             cache_id,
         })
     }
@@ -214,6 +208,7 @@ impl Image {
             }
             _ => return Err("its log is not whole"),
         };
+        self.log_records = summary.scan.records;
         self.written = written;
         let blocks = recovery.blocks(snapshot.as_ref(), &summary, self).await;
         if self.keeps && !(blocks.lost.is_empty() && recovery.unread_blocks.is_empty()) {
@@ -369,10 +364,11 @@ impl Image {
         }
         Ok(Old {
             log_next: summary.scan.next,
-            log_records: summary.scan.records,
             next_sequence: blocks.next_sequence,
             checkpoint_blocks: snapshot.map_or(Vec::new(), |snapshot| snapshot.blocks),
-            sealed,
+            sealed: (sealed.into_iter())
+                .map(|(sequence, (block, footer_len))| (block, sequence, footer_len))
+                .collect(),
         })
     }
 
@@ -489,14 +485,13 @@ impl Restore for Image {
         self.marked.clear();
     }
 
-    fn piece<B: Buffer>(
-        &self,
-        buffer: &B,
-        at: usize,
-        offset: u32,
-        number: u32,
-        sequence: u64,
-    ) -> Option<Entry> {
+    fn piece<B: Buffer>(&self, buffer: &B, begin: PieceBegin) -> Option<Entry> {
+        let PieceBegin {
+            at,
+            offset,
+            number,
+            sequence,
+        } = begin;
         if let Some(header) = (buffer.bytes(at, HEADER_BYTES))
             .and_then(|bytes| Header::decode_mended(self.cache_id, bytes))
             .filter(|header| header.sequence == sequence && header.number <= number)

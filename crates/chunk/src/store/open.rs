@@ -3,7 +3,7 @@
 use super::addresses::Addresses;
 use super::appender::Appender;
 use super::fingerprints::Fingerprints;
-use super::image::{Image, Old};
+use super::image::Image;
 use super::owner::{Change, EPOCH_SHIFT, Sealed};
 use super::reclaim::Reclaim;
 use super::shape::{Owned, Room, Shape};
@@ -12,11 +12,10 @@ use pumice_blocks::inspect::{self, Inspection};
 use pumice_blocks::open::{check_maker, read_superblock};
 use pumice_blocks::recovery::{Recovery, StartClock};
 use pumice_blocks::{
-    Blocks, Durability, Geometry, Maker, OpenError, STEP_BYTES, Start, StoreId, Superblock, add,
+    Blocks, Durability, Geometry, Maker, Old, OpenError, STEP_BYTES, Start, StoreId, Superblock, add,
 };
 use pumice_device::{Device, SECTOR_BYTES};
 use pumice_memory::Buffer;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -252,13 +251,7 @@ impl<B: Buffer> ChunkStore<B> {
             None => {
                 superblock.begin_anew(options.random);
                 restored = Image::new(shape, &geometry, superblock.cache_id)?;
-                Old {
-                    log_next: 0,
-                    log_records: 0,
-                    next_sequence: 1,
-                    checkpoint_blocks: Vec::new(),
-                    sealed: BTreeMap::new(),
-                }
+                Old::default()
             }
         };
         // Chunks do not expire, so no clock is checked.
@@ -269,7 +262,7 @@ impl<B: Buffer> ChunkStore<B> {
         let (charged, unpaid) = match formatted || was_clean {
             true => (left, None),
             false => {
-                let (charged, unpaid) = left.after_crash(newest.len, old.log_records);
+                let (charged, unpaid) = left.after_crash(newest.len, restored.log_records);
                 (charged, Some(unpaid))
             }
         };
@@ -371,17 +364,11 @@ impl<B: Buffer> ChunkStore<B> {
             starts,
             ..
         } = restored;
-        let order = old.sealed.values().map(|(block, _)| *block).collect();
+        let order = old.sealed.iter().map(|(block, ..)| *block).collect();
         let keeps = options.write_back || lba.dirty() > 0;
         let base = Arc::new(Blocks::new(Start {
             superblock,
-            log_next: old.log_next,
-            log_tail: superblock.checkpoints[0].log_start,
-            next_sequence: old.next_sequence.max(1),
-            checkpoint_blocks: [old.checkpoint_blocks, Vec::new()],
-            sealed: (old.sealed.iter())
-                .map(|(sequence, (block, footer_len))| (*block, *sequence, *footer_len))
-                .collect(),
+            old,
             durability: options.durability,
             flush_interval_secs: if options.write_back { FLUSH_SECS } else { 0 },
             buffers_max: options.buffers_max,

@@ -1,7 +1,7 @@
 //! What a start would find on a device.
 
 use super::ChunkStore;
-use super::image::{Image, Old};
+use super::image::Image;
 use super::open::{STORE, shape_of};
 use super::read::{Spot, sectors, stored};
 use super::shape::{Owned, Shape};
@@ -9,7 +9,7 @@ use crate::content::decompress;
 use pumice_blocks::inspect::Inspection;
 use pumice_blocks::open::{read_superblock, read_twice};
 use pumice_blocks::recovery::Recovery;
-use pumice_blocks::{OpenError, Superblock};
+use pumice_blocks::{Old, OpenError, Superblock};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use std::collections::HashMap;
@@ -106,7 +106,7 @@ impl Image {
         damaged: &mut dyn FnMut(DamagedChunk),
     ) {
         let sequences: HashMap<u32, u64> = (old.sealed.iter())
-            .map(|(sequence, (block, _))| (*block, *sequence))
+            .map(|(block, sequence, _)| (*block, *sequence))
             .collect();
         let mut slots = Vec::new();
         for bucket in 0..self.lba.buckets() {

@@ -143,12 +143,9 @@ pub async fn recover<B: Buffer, D: Device<Buf = B>, M: Mappings>(
     }
     let start = Start {
         superblock,
-        log_next: found.log_next,
-        log_tail: superblock.checkpoints[0].log_start,
-        next_sequence: found.next_sequence.max(1),
+        old: found.old,
         first_version: u64::from(superblock.epoch) << EPOCH_SHIFT | 1,
         flush_at: found.flush_at,
-        checkpoint_blocks: [found.checkpoint_blocks, Vec::new()],
         sealed: found.sealed,
         order: found.order,
         layout: recovery.objects.layout,

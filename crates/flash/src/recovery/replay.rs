@@ -9,11 +9,11 @@ use crate::footer::{Ending, FooterEntry};
 use crate::layout::{Layout, SavedOrder, Slots};
 use crate::log::{LogKind, LogRecord};
 use crate::mapping_log::{Borrowed, MappingLog};
-use pumice_blocks::OpenError;
 use pumice_blocks::chain::{Head, StreamReader};
 use pumice_blocks::footer::{OWN_BYTES, Trailer};
 use pumice_blocks::log::Kind;
-use pumice_blocks::recovery::{self, LogEnd, LogSummary, Restore};
+use pumice_blocks::recovery::{self, LogEnd, LogSummary, PieceBegin, Restore};
+use pumice_blocks::{Old, OpenError};
 use pumice_device::Device;
 use pumice_index::cascade::SavedHistory;
 use pumice_index::{IndexShard, padded_len};
@@ -29,10 +29,9 @@ pub(super) struct Found {
     pub(super) usable: bool,
     pub(super) epoch: u32,
     pub(super) time: u32,
-    pub(super) log_next: u64,
-    pub(super) next_sequence: u64,
+    /// Without the sealed blocks, of which more is known here.
+    pub(super) old: Old,
     pub(super) flush_at: u32,
-    pub(super) checkpoint_blocks: Vec<u32>,
     pub(super) sealed: Vec<SealedBlock>,
     pub(super) order: SavedOrder,
     /// Slots of sealed blocks, where the index has them.
@@ -170,14 +169,13 @@ impl<D: Buffer, M: Mappings> Restore for Objects<'_, D, M> {
         (self.found, self.no_memory) = (0, 0);
     }
 
-    fn piece<B: Buffer>(
-        &self,
-        buffer: &B,
-        at: usize,
-        offset: u32,
-        number: u32,
-        sequence: u64,
-    ) -> Option<FooterEntry> {
+    fn piece<B: Buffer>(&self, buffer: &B, begin: PieceBegin) -> Option<FooterEntry> {
+        let PieceBegin {
+            at,
+            offset,
+            number,
+            sequence,
+        } = begin;
         let (header, key) = read_head(buffer, at, self.cache_id, sequence)?;
         let len = padded_len(header.encoded_len() as u64, self.unit_bytes);
         Some(FooterEntry {
@@ -264,14 +262,14 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             }
         };
         self.out.log_records = of_blocks.scan.records;
-        found.log_next = of_blocks.scan.next;
+        found.old.log_next = of_blocks.scan.next;
         found.flush_at = flush_at;
         note_version(found, version_max);
         let blocks = self
             .base
             .blocks(snapshot.as_ref(), &of_blocks, &self.objects)
             .await;
-        found.next_sequence = blocks.next_sequence;
+        found.old.next_sequence = blocks.next_sequence;
         found.time = found.time.max(blocks.time);
         self.out.prefixes = blocks.prefixes;
         let covered = blocks.covered;
@@ -370,7 +368,7 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
         };
         found.slots = own.slots;
         found.history = own.history.filter(|_| self.base.clean);
-        found.checkpoint_blocks = blocks.clone();
+        found.old.checkpoint_blocks = blocks.clone();
         found.order = own.overview.order;
         CheckpointParts {
             head,
@@ -430,12 +428,12 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
             self.find_later_generations(snapshot.head.next_sequence, &pages, &sequences, &mut generations)
                 .await;
             let latest = generations.iter().copied().max().unwrap_or(0);
-            found.next_sequence = found.next_sequence.max(latest + 1);
+            found.old.next_sequence = found.old.next_sequence.max(latest + 1);
         }
         let lent = Borrowed {
             free,
             generations,
-            next: found.next_sequence.max(1),
+            next: found.old.next_sequence.max(1),
         };
         log.recover(
             geometry,

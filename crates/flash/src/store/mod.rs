@@ -26,7 +26,7 @@ use crate::mapping_log::MappingLog;
 use crate::objects::{Objects, Reclaims};
 use crate::open_options::OpenOptions;
 use crate::order::Order;
-use pumice_blocks::{Blocks, STEP_BYTES, Superblock};
+use pumice_blocks::{Blocks, Old, STEP_BYTES, Superblock};
 use pumice_memory::Buffer;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -59,12 +59,10 @@ impl<B: Buffer> Deref for FlashStore<B> {
 /// What a store starts from; recovery makes it.
 pub(crate) struct Start {
     pub(crate) superblock: Superblock,
-    pub(crate) log_next: u64,
-    pub(crate) log_tail: u64,
-    pub(crate) next_sequence: u64,
+    /// Without the sealed blocks.
+    pub(crate) old: Old,
     pub(crate) first_version: u64,
     pub(crate) flush_at: u32,
-    pub(crate) checkpoint_blocks: [Vec<u32>; 2],
     /// Sealed blocks.
     pub(crate) sealed: Vec<SealedBlock>,
     /// The order that a checkpoint has saved.
@@ -81,13 +79,12 @@ impl<B: Buffer> FlashStore<B> {
         let queue = sealed.iter().map(|block| block.id).collect();
         let base: Blocks<Objects<B>> = Blocks::new(pumice_blocks::Start {
             superblock: start.superblock,
-            log_next: start.log_next,
-            log_tail: start.log_tail,
-            next_sequence: start.next_sequence,
-            checkpoint_blocks: start.checkpoint_blocks,
-            sealed: (sealed.iter())
-                .map(|block| (block.id, block.sequence, block.footer_len))
-                .collect(),
+            old: Old {
+                sealed: (sealed.iter())
+                    .map(|block| (block.id, block.sequence, block.footer_len))
+                    .collect(),
+                ..start.old
+            },
             durability: options.durability,
             flush_interval_secs: options.flush_interval_secs,
             buffers_max: options.buffers_max,

@@ -8,8 +8,8 @@ use pumice_blocks::footer::{Entry, OWN_BYTES, Trailer};
 use pumice_blocks::inspect::{Inspection, inspect};
 use pumice_blocks::log::LogRecord;
 use pumice_blocks::open::read_superblock;
-use pumice_blocks::recovery::{LogEnd, Recovery, Restore, Restored, StartClock};
-use pumice_blocks::{Blocks, Durability, Geometry, Maker, OpenError, Start, Superblock};
+use pumice_blocks::recovery::{LogEnd, PieceBegin, Recovery, Restore, Restored, StartClock};
+use pumice_blocks::{Blocks, Durability, Geometry, Maker, Old, OpenError, Start, Superblock};
 use pumice_device::Device;
 use pumice_memory::Buffer;
 use pumice_record::codec::Fields;
@@ -37,16 +37,6 @@ pub struct Found {
     pub lost: Vec<u32>,
     /// Blocks that were made of the beginnings of such as were being filled.
     pub prefixes: u64,
-}
-
-/// From where a start goes on.
-#[derive(Default)]
-struct Old {
-    log_next: u64,
-    next_sequence: u64,
-    checkpoint_blocks: Vec<u32>,
-    /// By sequence: number of the block, length of its footer in bytes.
-    sealed: BTreeMap<u64, (u32, u32)>,
 }
 
 impl Restore for Found {
@@ -79,9 +69,12 @@ impl Restore for Found {
         (self.index, self.dumped) = (Index::new(), 0);
     }
 
-    fn piece<B: Buffer>(&self, buffer: &B, at: usize, offset: u32, _: u32, sequence: u64) -> Option<Place> {
-        let (place, _) = read_piece(buffer, at, self.cache_id, sequence)?;
-        Some(Place { offset, ..place })
+    fn piece<B: Buffer>(&self, buffer: &B, begin: PieceBegin) -> Option<Place> {
+        let (place, _) = read_piece(buffer, begin.at, self.cache_id, begin.sequence)?;
+        Some(Place {
+            offset: begin.offset,
+            ..place
+        })
     }
 
     // No piece is torn, and with the only copy of a value its later version counts.
@@ -155,7 +148,9 @@ impl Found {
             log_next: summary.scan.next,
             next_sequence: blocks.next_sequence,
             checkpoint_blocks: snapshot.map_or(Vec::new(), |snapshot| snapshot.blocks),
-            sealed,
+            sealed: (sealed.into_iter())
+                .map(|(sequence, (id, footer_len))| (id, sequence, footer_len))
+                .collect(),
         })
     }
 }
@@ -220,22 +215,17 @@ impl Toy {
             index: std::mem::take(&mut found.index),
             active: None,
         };
+        let own = old.sealed.iter().map(|(id, ..)| *id).collect();
         let toy = Self {
             base: Blocks::new(Start {
                 superblock,
-                log_next: old.log_next,
-                log_tail: superblock.checkpoints[0].log_start,
-                next_sequence: old.next_sequence.max(1),
-                checkpoint_blocks: [old.checkpoint_blocks, Vec::new()],
-                sealed: (old.sealed.iter())
-                    .map(|(sequence, (id, footer_len))| (*id, *sequence, *footer_len))
-                    .collect(),
+                old,
                 durability,
                 flush_interval_secs: 2,
                 buffers_max: 3,
                 step_bytes: STEP_BYTES,
                 now: NOW,
-                own: old.sealed.values().map(|(id, _)| *id).collect(),
+                own,
             }),
             device: device.clone(),
             keeps,
