@@ -150,7 +150,7 @@ pub fn choose(
 mod tests {
     use super::*;
     use crate::curve::{CurveBuilder, CurveOptions};
-    use pumice_trace::{Op, Request, Zipf};
+    use pumice_trace::{Request, Zipf};
     use pumice_world::Random;
 
     const MIB: u64 = 1 << 20;
@@ -160,11 +160,7 @@ mod tests {
         let mut builder = CurveBuilder::new(CurveOptions::default());
         let get = |key| Request {
             key,
-            size: None,
-            time: 0,
-            op: Op::Get,
-            is_miss: false,
-            content: None,
+            ..Request::BLANK
         };
         (0..400_000).for_each(|_| builder.add(&[get(zipf.draw(&mut random))]));
         builder.finish()

@@ -400,10 +400,7 @@ mod tests {
         Request {
             key,
             size: Some(size),
-            time: 0,
-            op: Op::Get,
-            is_miss: false,
-            content: None,
+            ..Request::BLANK
         }
     }
 

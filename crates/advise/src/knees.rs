@@ -44,7 +44,7 @@ fn fall(curve: &Curve, size: u64) -> f64 {
 mod tests {
     use super::*;
     use crate::curve::{CurveBuilder, CurveOptions};
-    use pumice_trace::{Op, Request};
+    use pumice_trace::Request;
 
     const OBJECT_BYTES: u64 = 1_000;
 
@@ -57,11 +57,7 @@ mod tests {
         for key in keys {
             builder.add(&[Request {
                 key,
-                size: None,
-                time: 0,
-                op: Op::Get,
-                content: None,
-                is_miss: false,
+                ..Request::BLANK
             }]);
         }
         let found = knees(&builder.finish());

@@ -69,7 +69,7 @@ impl Equivalents {
 mod tests {
     use super::*;
     use crate::curve::{CurveBuilder, CurveOptions};
-    use pumice_trace::{Op, Request};
+    use pumice_trace::Request;
 
     /// Requests in a circle, so that h(x) is a step; and one over 100 keys by turns of all sizes, so that it is a line.
     fn line() -> Curve {
@@ -79,11 +79,7 @@ mod tests {
         });
         let get = |key| Request {
             key,
-            size: None,
-            time: 0,
-            op: Op::Get,
-            is_miss: false,
-            content: None,
+            ..Request::BLANK
         };
         // Distances 1 to 100, each as often: key k again after k - 1 others.
         for round in 0..50u64 {

@@ -42,8 +42,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// A get of nothing yet, for a parser to fill in.
-    pub(crate) const BLANK: Request = Request {
+    /// A get of nothing yet, to be filled in.
+    pub const BLANK: Request = Request {
         key: 0,
         size: None,
         time: 0,

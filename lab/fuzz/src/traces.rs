@@ -300,9 +300,7 @@ fn as_kept(request: Request, to: Format, from: &str) -> Option<Request> {
         key: request.key,
         size,
         time,
-        op: Op::Get,
-        is_miss: false,
-        content: None,
+        ..Request::BLANK
     };
     (request.op != Op::Delete).then_some(kept)
 }

@@ -1,6 +1,7 @@
 //! Replays of a volume's chunks: the store that serves and the models beside it.
 
-use super::reference::traces;
+use crate::public::traces;
+use crate::reference::FIGURES;
 use pumice_sim::{ChunkCacheName, ChunkOptions, ChunkReport, SimError, replay_chunks};
 use pumice_trace::{Trace, TraceOptions};
 use std::collections::HashMap;
@@ -27,7 +28,7 @@ fn trace(spec: &str) -> Trace {
 /// A mail server's requests, larger than which the cache is: a read hits where its page was read or written before.
 #[test]
 fn the_fiu_sample_has_the_hits_and_duplicates_that_it_has() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = traces(FIGURES) else { return };
     let trace = Trace::new(
         folder.join("dedup/fiu-mail-cheetah.10000.blkparse.zst"),
         TraceOptions::default(),

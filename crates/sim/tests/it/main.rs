@@ -5,5 +5,7 @@ mod closed_form;
 mod flash;
 mod ftl;
 mod ftl_naive;
+#[path = "../../../trace/tests/it/public.rs"]
+mod public;
 mod reference;
 mod replay;

@@ -1,14 +1,10 @@
 //! Layout `exact` against reference miss ratios that an independent simulator computed over public traces.
-//!
-//! The traces are not part of this repository: the folder that holds them and `reference_miss_ratios.json` is named by
-//! the variable `PUMICE_TRACES`, or stands at `../shared/traces` beside the workspace. Without them the tests say so and
-//! check nothing.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
+use crate::public::{options, traces};
 use pumice_sim::{ExactOptions, MissingSizes, ReplayRules, replay_exact};
-use pumice_trace::{Format, SizeDistribution, Trace, TraceKey, TraceOptions};
+use pumice_trace::{SizeDistribution, Trace, TraceKey};
+use std::path::Path;
+use std::sync::Arc;
 
 /// Policies that are defined as the reference simulator's, and the reference's names.
 const COLUMNS: [(&str, &str); 5] = [
@@ -21,34 +17,11 @@ const COLUMNS: [(&str, &str); 5] = [
 
 const SHARES: [&str; 5] = ["1%", "5%", "10%", "20%", "40%"];
 
-pub(super) fn traces() -> Option<PathBuf> {
-    let folder = std::env::var_os("PUMICE_TRACES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces"),
-        PathBuf::from,
-    );
-    if folder.join("reference_miss_ratios.json").is_file() {
-        return Some(folder);
-    }
-    eprintln!(
-        "skipped: the reference traces are not there ({} has no reference_miss_ratios.json)",
-        folder.display()
-    );
-    None
-}
-
-/// Entries whose format has to be named, since it does not show. All others are found by content.
-fn format_of(file: &str) -> Option<Format> {
-    match file {
-        "kv/scarab-recs.trace.xz" => Some(Format::KeysBeI64),
-        "kv/cache2k-orm-busy.trace.xz" | "kv/cache2k-web07.trace.xz" => Some(Format::KeysBeU32),
-        "block/cloudPhysicsIO.vscsi.zst" => Some(Format::Vscsi),
-        "object/jedi-v.gen_sequence.txt.zst" => Some(Format::Jedi),
-        _ => None,
-    }
-}
+/// The file of the figures.
+pub(super) const FIGURES: &str = "reference_miss_ratios.json";
 
 fn reference(folder: &Path) -> serde_json::Value {
-    let text = std::fs::read_to_string(folder.join("reference_miss_ratios.json")).unwrap();
+    let text = std::fs::read_to_string(folder.join(FIGURES)).unwrap();
     serde_json::from_str::<serde_json::Value>(&text).unwrap()["traces"].take()
 }
 
@@ -61,7 +34,7 @@ const PAGE_BYTES: u64 = 4096;
 /// Sizes are given in percent, which takes a first pass over the trace to find the footprint; with `given_sizes` as the number
 /// that the reference found.
 fn check(entry: &str, columns: &[(&str, &str)], shares: &[&str], given_sizes: bool) {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = traces(FIGURES) else { return };
     let reference = &reference(&folder)[entry];
     assert!(reference.is_object(), "no reference for {entry}");
     let (file, how) = entry.split_once('#').unwrap_or((entry, ""));
@@ -76,11 +49,9 @@ fn check(entry: &str, columns: &[(&str, &str)], shares: &[&str], given_sizes: bo
     } else {
         TraceKey::Object
     };
-    let options = TraceOptions {
-        format: format_of(file),
-        columns: None,
-    };
-    let trace = Trace::new(folder.join(file), options).unwrap().with_key(key);
+    let trace = Trace::new(folder.join(file), options(file))
+        .unwrap()
+        .with_key(key);
     let unit = reference["unit"].as_str().unwrap();
     let object_bytes = match unit {
         "bytes" | "objects" => 1,
@@ -184,7 +155,7 @@ fn check_long(entry: &str) {
 
 #[test]
 fn every_entry_is_checked() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = traces(FIGURES) else { return };
     let reference = reference(&folder);
     let mut there: Vec<&str> = reference
         .as_object()

@@ -4,3 +4,4 @@ mod any_bytes;
 mod convert;
 mod files;
 mod manifest;
+mod public;

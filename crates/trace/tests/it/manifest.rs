@@ -1,46 +1,15 @@
 //! The summary of every public trace against the figures that were computed of it by other means.
-//!
-//! The traces are not part of this repository: the folder that holds them and `manifest.json` is named by the variable
-//! `PUMICE_TRACES`, or stands at `../shared/traces` beside the workspace. Without them the test says so and checks nothing.
 
-use std::path::{Path, PathBuf};
+use crate::public::{options, traces};
+use pumice_trace::{Summary, Trace, TraceKey};
+use serde_json::Value;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pumice_trace::{Format, Summary, Trace, TraceKey, TraceOptions};
-use serde_json::Value;
-
-fn traces() -> Option<PathBuf> {
-    let folder = std::env::var_os("PUMICE_TRACES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces"),
-        PathBuf::from,
-    );
-    if folder.join("manifest.json").is_file() {
-        return Some(folder);
-    }
-    eprintln!(
-        "skipped: the traces are not there ({} has no manifest.json)",
-        folder.display()
-    );
-    None
-}
-
-/// Formats that do not show; all others are found by content.
-fn hidden_format(file: &str) -> Option<Format> {
-    match file {
-        "kv/scarab-recs.trace.xz" => Some(Format::KeysBeI64),
-        "kv/cache2k-orm-busy.trace.xz" | "kv/cache2k-web07.trace.xz" => Some(Format::KeysBeU32),
-        "block/cloudPhysicsIO.vscsi.zst" => Some(Format::Vscsi),
-        "object/jedi-v.gen_sequence.txt.zst" => Some(Format::Jedi),
-        _ => None,
-    }
-}
-
 fn summary(folder: &Path, file: &str, key: TraceKey) -> Summary {
-    let options = TraceOptions {
-        format: hidden_format(file),
-        columns: None,
-    };
-    let trace = Trace::new(folder.join(file), options).unwrap().with_key(key);
+    let trace = Trace::new(folder.join(file), options(file))
+        .unwrap()
+        .with_key(key);
     Summary::of(&trace, &mut |_| {}).unwrap()
 }
 
@@ -126,7 +95,9 @@ fn check(folder: &Path, entry: &Value) -> usize {
 
 #[test]
 fn summaries_agree_with_the_manifest() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = traces("manifest.json") else {
+        return;
+    };
     let text = std::fs::read(folder.join("manifest.json")).unwrap();
     let mut entries: Vec<Value> = serde_json::from_slice(&text).unwrap();
     assert!(entries.len() >= 21, "the manifest names {} files", entries.len());
