@@ -1,5 +1,7 @@
 //! Reading decisions from the fuzzer's bytes.
 
+use std::borrow::Cow;
+
 /// Bytes that are read from the front; past their end everything is 0.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
@@ -38,6 +40,16 @@ impl<'a> Bytes<'a> {
         self.0 = rest;
         head
     }
+}
+
+/// The first byte, and what the others make: themselves, or, where it is odd, what is composed of them.
+pub(crate) fn composed(data: &[u8], compose: fn(&[u8]) -> Vec<u8>) -> Option<(u8, Cow<'_, [u8]>)> {
+    let (first, rest) = data.split_first()?;
+    let input = match first & 1 {
+        0 => Cow::Borrowed(rest),
+        _ => Cow::Owned(compose(rest)),
+    };
+    Some((*first, input))
 }
 
 pub(crate) fn put_u32(bytes: &mut [u8], at: usize, number: u32) {

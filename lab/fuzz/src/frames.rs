@@ -1,6 +1,6 @@
 //! The binary protocol: frames mean what their bytes say, however they were cut, and lengths that lie are found out from the head.
 
-use crate::bytes::{Bytes, cuts};
+use crate::bytes::{Bytes, composed, cuts};
 use crate::commands::narrow;
 use pumice_door_memcached::parse::{
     Command, Exptime, Frame, HEAD_BYTES, Limits, MetaRequest, Mode, Needed, Parsed, Protocol, Status,
@@ -18,19 +18,11 @@ const SASL_MAX: (usize, usize) = (32, 1024);
 
 /// Frames as they are, or, after an odd byte, what is made to begin as frames do.
 pub(crate) fn run(data: &[u8]) {
-    let Some((first, rest)) = data.split_first() else {
+    let Some((_, input)) = composed(data, compose) else {
         return;
     };
-    let composed;
-    let input = match first & 1 {
-        0 => rest,
-        _ => {
-            composed = compose(rest);
-            &composed
-        }
-    };
     for limits in [Limits::default(), narrow()] {
-        walk(input, &limits);
+        walk(&input, &limits);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The NBD door's parsers: a handshake and requests are answered as the protocol has it, however the bytes were cut.
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, composed};
 use pumice_door_nbd::protocol::{
     Command, Errno, ExportInfo, Handshake, MAX_EXTENTS, MAX_OPTION_BYTES, MAX_PAYLOAD_BYTES, REQUEST_BYTES,
     Refusal, Request, Session, Step, status_payload,
@@ -11,22 +11,14 @@ const HEAD_BYTES: usize = 16;
 
 /// What a client sends, or, after an odd byte, options and requests that are made to begin as such.
 pub(crate) fn run(data: &[u8]) {
-    let Some((first, rest)) = data.split_first() else {
+    let Some((first, input)) = composed(data, compose) else {
         return;
     };
-    let composed;
-    let input = match first & 1 {
-        0 => rest,
-        _ => {
-            composed = compose(rest);
-            &composed
-        }
-    };
-    let whole = serve(input, usize::MAX);
+    let whole = serve(&input, usize::MAX);
     // In pieces, as the bytes themselves say.
     let piece = usize::from(first / 2 % 31) + 1;
-    assert_eq!(whole, serve(input, piece), "in pieces of {piece}");
-    status(rest);
+    assert_eq!(whole, serve(&input, piece), "in pieces of {piece}");
+    status(&data[1..]);
 }
 
 fn exports() -> Vec<ExportInfo> {

@@ -1,21 +1,13 @@
 //! The program's command line: exit status, and errors that say what was wrong, where, and what to do.
 
-use crate::common::{self, Server};
+use crate::common::{self, Server, pumice, said, text};
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Output, Stdio};
-
-fn pumice(directory: &std::path::Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pumice"))
-        .args(arguments)
-        .current_dir(directory)
-        .output()
-        .expect("the program was built with this test")
-}
+use std::process::{Command, Stdio};
 
 /// Runs the program in an empty directory, which must stay empty, and returns its status and what it said on stderr.
 fn refused(line: &str) -> (Option<i32>, String) {
     let directory = tempfile::tempdir().unwrap();
-    let output = pumice(directory.path(), &line.split_whitespace().collect::<Vec<_>>());
+    let output = pumice(directory.path(), line);
     assert!(
         output.stdout.is_empty(),
         "{line}: {}",
@@ -43,11 +35,11 @@ fn the_version_has_the_commit() {
     // Of a checkout; an archive has none.
     let commit = pumice_console::COMMIT.map_or_else(String::new, |commit| format!(" ({commit})"));
     let version = format!("{}{commit}\n", env!("CARGO_PKG_VERSION"));
-    for words in [&["--version"][..], &["serve", "-V"]] {
-        let output = pumice(directory.path(), words);
+    for line in ["--version", "serve -V"] {
+        let output = pumice(directory.path(), line);
         assert!(
             String::from_utf8(output.stdout).unwrap().ends_with(&version),
-            "{words:?}"
+            "{line:?}"
         );
     }
 }
@@ -271,18 +263,10 @@ fn a_file_that_is_not_ours_is_left_alone() {
         std::fs::write(&path, &content).unwrap();
         let output = pumice(
             directory.path(),
-            &[
-                "serve",
-                "--flash",
-                "theirs",
-                "--memcached",
-                "127.0.0.1:0",
-                "--admin",
-                "off",
-            ],
+            "serve --flash theirs --memcached 127.0.0.1:0 --admin off",
         );
         assert_eq!(output.status.code(), Some(1));
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = text(&output.stderr);
         assert!(said.contains("theirs") && said.contains("--reformat"), "{said}");
         assert_eq!(std::fs::read(&path).unwrap(), content);
     }
@@ -291,20 +275,13 @@ fn a_file_that_is_not_ours_is_left_alone() {
 #[test]
 fn a_budget_that_cannot_work_names_one_that_can() {
     let directory = tempfile::tempdir().unwrap();
-    let flags = [
-        "--flash-size",
-        "64MiB",
-        "--memcached",
-        "127.0.0.1:0",
-        "--admin",
-        "off",
-    ];
-    let output = pumice(
-        directory.path(),
-        &[&["serve", "--dram", "1MiB"], &flags[..]].concat(),
-    );
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
+    let serve = |flags: &str| {
+        let rest = "--flash-size 64MiB --memcached 127.0.0.1:0 --admin off";
+        let output = pumice(directory.path(), &format!("serve {flags} {rest}"));
+        assert_eq!(output.status.code(), Some(2));
+        text(&output.stderr)
+    };
+    let said = serve("--dram 1MiB");
     let smallest: u64 = said
         .split("the smallest that works is ")
         .nth(1)
@@ -312,21 +289,11 @@ fn a_budget_that_cannot_work_names_one_that_can() {
         .and_then(|number| number.parse().ok())
         .unwrap_or_else(|| panic!("{said}"));
     // One less is refused as well.
-    let less = format!("{}MiB", smallest - 1);
-    let output = pumice(
-        directory.path(),
-        &[&["serve", "--dram", &less], &flags[..]].concat(),
-    );
-    assert_eq!(output.status.code(), Some(2));
+    serve(&format!("--dram {}MiB", smallest - 1));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     // Threads take memory, too.
-    let same = ["serve", "--dram", "96MiB", "--threads", "200"];
-    let output = pumice(directory.path(), &[&same, &flags[..]].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.code() == Some(2) && said.contains("200 threads"),
-        "{said}"
-    );
+    let said = serve("--dram 96MiB --threads 200");
+    assert!(said.contains("200 threads"), "{said}");
 }
 
 /// What a server says on a new flash file until it is ready. It is stopped then.
@@ -421,9 +388,9 @@ fn an_unknown_key_names_itself_and_its_file() {
         "dram = \"64MiB\"\nflush-size = \"1GiB\"\n",
     )
     .unwrap();
-    let output = pumice(directory.path(), &["serve", "--config", "own.toml"]);
+    let output = pumice(directory.path(), "serve --config own.toml");
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = text(&output.stderr);
     assert!(said.contains("own.toml") && said.contains("flush-size"), "{said}");
 }
 
@@ -432,23 +399,9 @@ fn replay_prints_the_same_counts_on_a_simulated_and_on_a_real_device() {
     let directory = tempfile::tempdir().unwrap();
     let report = |device: &str| -> serde_json::Value {
         let trace = "zipf:keys=3000,theta=0.8,requests=20000,seed=7";
-        let flags = [
-            "--flash-size",
-            "4MiB",
-            "--object-size",
-            "2KiB",
-            "--json",
-            "--device",
-            device,
-        ];
-        let output = pumice(directory.path(), &[&["replay", trace], &flags[..]].concat());
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let mut report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let flags = "--flash-size 4MiB --object-size 2KiB --json --device";
+        let output = said(directory.path(), &format!("replay {trace} {flags} {device}"));
+        let mut report: serde_json::Value = serde_json::from_str(&output).unwrap();
         // Only the simulated drive says what it writes itself.
         for field in [
             "device_write_amplification",
@@ -500,11 +453,7 @@ fn replay_prints_the_same_counts_on_a_simulated_and_on_a_real_device() {
 fn a_replay_names_the_size_that_it_assumed_and_counts_objects_in_no_field_of_bytes() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("keys.txt"), "1\n2\n1\n3\n").unwrap();
-    let run = |line: &str| {
-        let output = pumice(directory.path(), &line.split_whitespace().collect::<Vec<_>>());
-        assert_eq!(output.status.code(), Some(0), "{line}");
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let run = |line: &str| said(directory.path(), line);
     let report = |line: &str| -> serde_json::Value { serde_json::from_str(&run(line)).unwrap() };
     const FLASH: &str = "replay keys.txt --format csv --columns id=1 --flash-size 1MiB";
     let assumed = report(&format!("{FLASH} --json"));
@@ -537,7 +486,7 @@ fn an_object_that_a_trace_says_is_longer_than_memory_is_refused_on_a_file_too() 
         let line = format!(
             "replay t.csv --format csv --columns id=1,size=2 --flash-size 1MiB --warmup 0 --json --device {device}"
         );
-        let output = pumice(directory.path(), &line.split_whitespace().collect::<Vec<_>>());
+        let output = pumice(directory.path(), &line);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{said}");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -550,7 +499,7 @@ fn an_object_that_a_trace_says_is_longer_than_memory_is_refused_on_a_file_too() 
 fn a_flag_that_changes_nothing_is_noted_and_the_smallest_flash_has_a_drive() {
     let directory = tempfile::tempdir().unwrap();
     let run = |line: &str| {
-        let output = pumice(directory.path(), &line.split_whitespace().collect::<Vec<_>>());
+        let output = pumice(directory.path(), line);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{line}: {said}");
         (said, String::from_utf8(output.stdout).unwrap())
@@ -575,7 +524,7 @@ fn a_flag_that_changes_nothing_is_noted_and_the_smallest_flash_has_a_drive() {
     ));
     assert!(said.contains("--superblock has no effect"), "{said}");
     let line = format!("{TRACE} --flash-size 1MiB --block-size 3000");
-    let output = pumice(directory.path(), &line.split_whitespace().collect::<Vec<_>>());
+    let output = pumice(directory.path(), &line);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("--block-size: block size 3000 bytes"), "{said}");
@@ -612,10 +561,7 @@ fn every_line_of_the_log_has_a_time_stamp_and_none_an_escape_code() {
     }
     assert!(!said.contains('\u{1b}'), "{said:?}");
 
-    let output = pumice(
-        directory.path(),
-        &["serve", "--log-format", "json", "-o", "modern", "--dram", "1MiB"],
-    );
+    let output = pumice(directory.path(), "serve --log-format json -o modern --dram 1MiB");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
     let said = String::from_utf8(output.stderr).unwrap();
     let levels: Vec<String> = said

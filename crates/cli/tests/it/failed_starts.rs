@@ -1,6 +1,6 @@
 //! Starts that fail leave nothing behind, whatever limit of the system they meet, and say who or what is in their way.
 
-use crate::common::{Server, place};
+use crate::common::{Server, place, pumice, text};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -88,12 +88,7 @@ fn who_holds_a_file_is_named_at_once_and_waited_for() {
         refused.stderr.contains(&waits) && refused.stderr.contains(&ends),
         "{refused:?}"
     );
-    let inspected = Command::new(env!("CARGO_BIN_EXE_pumice"))
-        .args(["inspect", "c.flash"])
-        .current_dir(path)
-        .output()
-        .unwrap();
-    let said = String::from_utf8(inspected.stderr).unwrap();
+    let said = text(&pumice(path, "inspect c.flash").stderr);
     assert!(
         said.contains(&format!("process {} (pumice)", server.pid().as_raw_nonzero())),
         "{said}"

@@ -1,7 +1,6 @@
 //! A server that is killed while it is quiet: what had been set for longer than the flush interval is there again.
 
-use crate::common::{Server, name, place, value};
-use std::process::Command;
+use crate::common::{Server, name, place, pumice, value};
 
 const KEYS: u32 = 50;
 
@@ -23,11 +22,7 @@ fn a_quiet_server_that_is_killed_loses_nothing_older_than_the_interval() {
         }
         drop(client);
         server.kill();
-        let mut inspect = Command::new(env!("CARGO_BIN_EXE_pumice"));
-        let inspect = inspect
-            .args(["inspect", "c.flash", "--json"])
-            .current_dir(directory.path());
-        let inspected = inspect.output().unwrap().stdout;
+        let inspected = pumice(directory.path(), "inspect c.flash --json").stdout;
         let report: serde_json::Value = serde_json::from_slice(&inspected).unwrap();
         assert!(report["blocks"]["prefixes"].as_u64().unwrap() > 0, "{report}");
         assert_eq!(report["inconsistencies"], 0, "{report}");

@@ -70,24 +70,29 @@ fn longest_get(server: &Server, secs: u64) -> Duration {
     longest
 }
 
-#[test]
-fn dram_answers_while_the_file_system_is_frozen_and_the_device_is_taken_out() {
-    let directory = place();
-    let mounted = match Mounted::new(directory.path()) {
-        Ok(mounted) => mounted,
-        Err(why) => return println!("not tried here: {why}"),
-    };
-    let server = Server::start_with(
-        directory.path(),
-        &["--flash"],
-        "--flash on/c.flash --flash-timeout 2",
-    );
+/// A file system that is there to be frozen, and a server on it with 2,000 keys, and `hot` in DRAM. None where that cannot be tried.
+fn mounted(directory: &Path, flags: &str) -> Option<(Mounted, Server)> {
+    let mounted = Mounted::new(directory);
+    let mounted = mounted
+        .inspect_err(|why| println!("not tried here: {why}"))
+        .ok()?;
+    let server = Server::start_with(directory, &["--flash"], &format!("--flash on/c.flash {flags}"));
     let server = server.unwrap_or_else(|refused| panic!("{refused:?}"));
     let mut client = server.client();
     for key in 0..2_000 {
         client.set(&name(key), &value(key, 1));
     }
     client.set("hot", b"hot");
+    Some((mounted, server))
+}
+
+#[test]
+fn dram_answers_while_the_file_system_is_frozen_and_the_device_is_taken_out() {
+    let directory = place();
+    let Some((mounted, server)) = mounted(directory.path(), "--flash-timeout 2") else {
+        return;
+    };
+    let mut client = server.client();
     std::thread::scope(|scope| {
         // Overwrites of what is on flash append to the log, some of them just when it freezes.
         let writers: Vec<_> = (0..4)
@@ -122,21 +127,10 @@ fn dram_answers_while_the_file_system_is_frozen_and_the_device_is_taken_out() {
 #[test]
 fn changes_wait_for_a_snapshot() {
     let directory = place();
-    let mounted = match Mounted::new(directory.path()) {
-        Ok(mounted) => mounted,
-        Err(why) => return println!("not tried here: {why}"),
+    let Some((mounted, server)) = mounted(directory.path(), "--flash-timeout 30") else {
+        return;
     };
-    let server = Server::start_with(
-        directory.path(),
-        &["--flash"],
-        "--flash on/c.flash --flash-timeout 30",
-    );
-    let server = server.unwrap_or_else(|refused| panic!("{refused:?}"));
     let mut client = server.client();
-    for key in 0..2_000 {
-        client.set(&name(key), &value(key, 1));
-    }
-    client.set("hot", b"hot");
     std::thread::scope(|scope| {
         mounted.freeze("-f");
         let writer = scope.spawn(|| {

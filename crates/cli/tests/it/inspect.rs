@@ -1,21 +1,7 @@
 //! `pumice inspect`: exit status, what it says of a cache, and that it never writes.
 
+use crate::common::{Server, place, pumice, text};
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-
-fn pumice(directory: &Path, line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pumice"))
-        .args(line.split_whitespace())
-        .current_dir(directory)
-        .output()
-        .expect("the program was built with this test")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// A directory with a cache `c.flash` in it.
 fn cache() -> tempfile::TempDir {
@@ -144,24 +130,10 @@ fn what_cannot_be_looked_at_says_why() {
 
 #[test]
 fn a_running_server_is_named_and_a_stopped_one_leaves_a_clean_cache() {
-    let directory = tempfile::tempdir().unwrap();
-    let flags = "serve --memcached 127.0.0.1:0 --admin off --threads 1 --dram 64MiB --flash-size 64MiB --flash c.flash";
-    let mut server = Command::new(env!("CARGO_BIN_EXE_pumice"))
-        .args(flags.split_whitespace())
-        .current_dir(directory.path())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program was built with this test");
-    let mut said = BufReader::new(server.stderr.take().expect("it is piped")).lines();
-    let is_ready = said
-        .by_ref()
-        .map_while(Result::ok)
-        .any(|line| line.contains(" ready: "));
+    let directory = place();
+    let server = Server::start(directory.path());
     let refused = pumice(directory.path(), "inspect c.flash");
-    let pid = rustix::process::Pid::from_child(&server);
-    let signalled = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-    let status = server.wait().unwrap();
-    assert!(is_ready && signalled.is_ok() && status.success(), "{status}");
+    assert!(server.stop().success());
     assert_eq!(refused.status.code(), Some(1));
     let why = text(&refused.stderr);
     assert!(why.contains("c.flash is in use by a running server"), "{why}");

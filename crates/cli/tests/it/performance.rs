@@ -1,6 +1,6 @@
 //! A performance tier under a real server: what it does, what is refused, and what it costs to lose it.
 
-use crate::common::{Server, place};
+use crate::common::{Server, place, pumice, said};
 use pumice_nhc::{Found, UpperSuperblock};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -71,16 +71,6 @@ fn refused(directory: &Path, status: i32, more: &str, words: &[&str]) {
     }
 }
 
-fn inspect(directory: &Path, path: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_pumice"))
-        .args(["inspect", path])
-        .current_dir(directory)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
 #[test]
 fn copies_are_made_read_found_again_and_given_up_for_nothing() {
     let directory = place();
@@ -95,9 +85,9 @@ fn copies_are_made_read_found_again_and_given_up_for_nothing() {
     let figure = |server: &Server, name: &str| server.figure(&format!("pumice_performance_{name}"));
     assert!(figure(&server, "copies") > 50 && figure(&server, "copy_reads_total") > 500);
     server.kill();
-    let of_tier = inspect(directory, "p.tier");
+    let of_tier = said(directory, "inspect p.tier");
     assert!(of_tier.contains("383 places of 64 KiB"), "{of_tier}");
-    assert!(inspect(directory, "c.flash").contains("with a performance tier"));
+    assert!(said(directory, "inspect c.flash").contains("with a performance tier"));
     let server = start(directory, TIER);
     while figure(&server, "adopted_copies_total") <= 50 {
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -121,7 +111,7 @@ fn copies_are_made_read_found_again_and_given_up_for_nothing() {
     let server = start(directory, "");
     assert!(read(&server, 1) >= all);
     assert!(server.stop().success());
-    assert!(!inspect(directory, "c.flash").contains("with a performance tier"));
+    assert!(!said(directory, "inspect c.flash").contains("with a performance tier"));
 }
 
 #[test]
@@ -242,11 +232,7 @@ fn sizes_of_a_hostile_superblock_are_not_believed() {
             ..real
         };
         file.write_all_at(&hostile.encode(), 0).unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_pumice"))
-            .args(["inspect", "p.tier"])
-            .current_dir(directory)
-            .output()
-            .unwrap();
+        let output = pumice(directory, "inspect p.tier");
         assert!(
             output.status.code().is_some_and(|status| status < 3),
             "{output:?}"

@@ -1,21 +1,18 @@
 //! A replay with a server's settings is the server: the same blocks, buffers and division of DRAM, and so the same hits.
 
-use crate::common::{Server, place};
+use crate::common::{Server, place, pumice, text};
 use pumice_trace::{Trace, TraceOptions};
 use std::collections::HashMap;
 use std::path::Path;
-use std::process::Command;
 
 const TRACE: &str = "zipf:keys=30000,theta=0.8,requests=60000,size=2000-10000,seed=3";
 
-fn replay(directory: &Path, flags: &[&str]) -> serde_json::Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_pumice"))
-        .args(["replay", TRACE, "--json", "--superblock", "0"])
-        .args(flags)
-        .current_dir(directory)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+fn replay(directory: &Path, flags: &str) -> serde_json::Value {
+    let output = pumice(
+        directory,
+        &format!("replay {TRACE} --json --superblock 0 {flags}"),
+    );
+    let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(!said.contains("has no effect"), "{said}");
     serde_json::from_slice(&output.stdout).unwrap()
@@ -61,7 +58,7 @@ fn a_replay_of_a_servers_settings_hits_as_the_server_does() {
             format!("{settings}threads = 1\n"),
         )
         .unwrap();
-        let report = replay(directory.path(), &["--config", "own.toml"]);
+        let report = replay(directory.path(), "--config own.toml");
         let server = Server::start_with(directory.path(), &OWN, "--config own.toml").unwrap();
         let of_server = served(&server);
         let of_replay = report["object_hit_ratio"].as_f64().unwrap();
@@ -91,13 +88,13 @@ fn a_replay_of_a_servers_settings_hits_as_the_server_does() {
         assert!(said.contains(&format!("in blocks of {block},")), "{said}");
         assert!(server.stop().success());
         // A flag counts for more than the file.
-        let more = replay(directory.path(), &["--config", "own.toml", "--dram", "96MiB"]);
+        let more = replay(directory.path(), "--config own.toml --dram 96MiB");
         assert!(more["dram_bytes"].as_u64() > report["dram_bytes"].as_u64());
         assert!(more["object_hit_ratio"].as_f64().unwrap() > of_replay + 0.003);
         // Without a file the flags alone are a server's.
         if settings.contains("fifo") {
             let flags = "--dram 64MiB --flash-size 80MiB --layout fifo --block-size 256KiB";
-            let alone = replay(directory.path(), &flags.split(' ').collect::<Vec<_>>());
+            let alone = replay(directory.path(), flags);
             assert_eq!(alone["object_hit_ratio"], report["object_hit_ratio"]);
             assert_eq!(alone["settings"]["buffers"], report["settings"]["buffers"]);
         }
@@ -106,11 +103,8 @@ fn a_replay_of_a_servers_settings_hits_as_the_server_does() {
 
 #[test]
 fn a_budget_that_serve_refuses_is_refused() {
-    let output = Command::new(env!("CARGO_BIN_EXE_pumice"))
-        .args(["replay", TRACE, "--dram", "1MiB"])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let output = pumice(place().path(), &format!("replay {TRACE} --dram 1MiB"));
+    let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("--dram 1 MiB is too little"), "{said}");
 }

@@ -1,24 +1,17 @@
 //! `pumice replay` with lists.
 
+use crate::common::{self, pumice};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 const TRACE: &str = "zipf:keys=3000,theta=0.8,requests=20000,size=2048,seed=7";
 
 fn replay(directory: &Path, flags: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pumice"))
-        .args(["replay", TRACE])
-        .args(flags.split_whitespace())
-        .current_dir(directory)
-        .output()
-        .unwrap()
+    pumice(directory, &format!("replay {TRACE} {flags}"))
 }
 
 fn said(directory: &Path, flags: &str) -> String {
-    let output = replay(directory, flags);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{flags}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
+    common::said(directory, &format!("replay {TRACE} {flags}"))
 }
 
 #[test]

@@ -1,25 +1,8 @@
 //! `pumice trace`, and replays by fingerprint.
 
-use std::path::Path;
-use std::process::{Command, Output};
-
+use crate::common::{pumice, said};
 use serde_json::Value;
-
-fn pumice(directory: &Path, line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pumice"))
-        .args(line.split_whitespace())
-        .current_dir(directory)
-        .output()
-        .expect("the program was built with this test")
-}
-
-/// What a line that succeeds prints.
-fn said(directory: &Path, line: &str) -> String {
-    let output = pumice(directory, line);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{line}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use std::path::Path;
 
 fn json(directory: &Path, line: &str) -> Value {
     serde_json::from_str(&said(directory, line)).unwrap()

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Settings that are the same for all: small blocks, so that little is much.
@@ -14,6 +14,27 @@ const FLAGS: &str = "--memcached 127.0.0.1:0 --admin 127.0.0.1:0 --threads 1 --d
 /// A directory for a cache and what it says.
 pub fn place() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
+}
+
+/// Runs the program with the words of a line.
+pub fn pumice(directory: &Path, line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pumice"))
+        .args(line.split_whitespace())
+        .current_dir(directory)
+        .output()
+        .expect("the program was built with this test")
+}
+
+/// What a line that succeeds prints.
+pub fn said(directory: &Path, line: &str) -> String {
+    let output = pumice(directory, line);
+    assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// What the program has printed.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("it prints text")
 }
 
 /// A line of the log without its time stamp and level.
