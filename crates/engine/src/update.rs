@@ -6,6 +6,7 @@ use crate::large::{Large, Manifest, Slices, head_parts, whole_parts};
 use crate::object::{Meta, Object, RejectReason};
 use crate::part::PartId;
 use crate::read::{Permits, Place, Unlimited};
+use crate::write::Replaces;
 use pumice_device::Device;
 use pumice_index::{KeyHash, Known};
 use pumice_memory::Payload;
@@ -57,9 +58,6 @@ const WAITS_MAX: usize = 1024;
 
 /// What a conditional change may read, and values have, under its first permit.
 const SMALL_BYTES: usize = 16 << 10;
-
-/// The record differs from the one in its place by its meta alone: it is no new object for who says what goes to flash.
-const KEEPS_VALUE: bool = true;
 
 /// What came of one try to store a record in the place of what was seen.
 pub(crate) enum Tried {
@@ -159,13 +157,13 @@ impl<D: Device + Clone> ObjectCache<D> {
                 }
                 (Action::SetMeta(meta), Some(object)) => {
                     let parts = crate::cache::Inner::with_meta(&object.head, meta);
-                    let tried = match change.publish(parts, KEEPS_VALUE) {
+                    let tried = match change.publish(parts, Replaces::Meta) {
                         // Whoever waits must not pin what is waited for, nor what `decide` may have cloned.
                         Tried::Refused(_) if !is_detached => {
                             is_detached = true;
                             continue;
                         }
-                        Tried::Refused(_) => change.publish_when_room(parts, KEEPS_VALUE).await,
+                        Tried::Refused(_) => change.publish_when_room(parts, Replaces::Meta).await,
                         tried => tried,
                     };
                     if let (Tried::Done(Outcome::Rejected(_)), Some(manifest)) =
@@ -211,7 +209,7 @@ impl<'a, D: Device + Clone> Change<'a, D> {
         let tried = if self.cache.inner.is_large(self.key, value.len()) {
             self.store_large(payload, meta).await
         } else {
-            self.publish_when_room(whole_parts(self.key, payload, meta), false)
+            self.publish_when_room(whole_parts(self.key, payload, meta), Replaces::All)
                 .await
         };
         if let Some(old) = old.filter(|_| matches!(tried, Tried::Done(_))) {
@@ -237,7 +235,7 @@ impl<'a, D: Device + Clone> Change<'a, D> {
         self.large().wait_for_head_room(slices).await;
         let encoded = slices.manifest.encode();
         let head = head_parts(self.key, owned, Payload::Bytes(&encoded), meta, slices.mark);
-        self.publish_when_room(head, false).await
+        self.publish_when_room(head, Replaces::All).await
     }
 
     /// Removes what stands under a key, if that still is what was seen: not what another client has stored meanwhile.
@@ -262,11 +260,11 @@ impl<'a, D: Device + Clone> Change<'a, D> {
     /// Stores a record if the key still is as it was seen. Where neither tier has room it waits for what is under way on flash: while all
     /// buffers are being written, and readers pin the segments in DRAM or others fill them, that is over soon. The caller pins no memory
     /// of either tier.
-    pub(crate) async fn publish_when_room(&self, parts: RecordParts<'_>, keeps_value: bool) -> Tried {
+    pub(crate) async fn publish_when_room(&self, parts: RecordParts<'_>, replaces: Replaces) -> Tried {
         let inner = &*self.cache.inner;
         let mut waits = 0;
         loop {
-            let refused = match self.publish(parts, keeps_value) {
+            let refused = match self.publish(parts, replaces) {
                 Tried::Refused(reason) => Tried::Refused(reason),
                 tried => return tried,
             };
@@ -280,7 +278,7 @@ impl<'a, D: Device + Clone> Change<'a, D> {
     }
 
     /// Stores a record if the key still is as it was seen, and a tier has room.
-    fn publish(&self, parts: RecordParts<'_>, keeps_value: bool) -> Tried {
+    fn publish(&self, parts: RecordParts<'_>, replaces: Replaces) -> Tried {
         self.cache.make_room(self.cx);
         let inner = &*self.cache.inner;
         let hash = inner.hasher.hash(&PartId::of(&parts));
@@ -289,10 +287,16 @@ impl<'a, D: Device + Clone> Change<'a, D> {
             if !self.is_still(&shard, hash) {
                 return Tried::Changed;
             }
-            if !inner.has_room(&parts) {
+            // The older copy on flash is to be kept until the newer is there, too.
+            let goes_to_flash = replaces == Replaces::Head && shard.flash.find(hash).live().is_some();
+            let has_room = match goes_to_flash {
+                true => inner.store().has_room(parts.encoded_len() as u64),
+                false => inner.has_room(&parts),
+            };
+            if !has_room {
                 return Tried::Refused(RejectReason::NoRoom);
             }
-            inner.publish_locked(self.cx, &mut shard, hash, parts, keeps_value)
+            inner.publish_locked(self.cx, &mut shard, hash, parts, replaces)
         };
         self.cache.kick(self.cx);
         Tried::Done(match stored {

@@ -76,7 +76,8 @@ impl<D: Device + Clone> ObjectCache<D> {
             shard.prefetch(hash);
             // The checksum of a value takes as long as memory does.
             let parts = parts();
-            self.inner.publish_locked(cx, &mut shard, hash, parts, false)
+            self.inner
+                .publish_locked(cx, &mut shard, hash, parts, Replaces::All)
         };
         self.kick(cx);
         stored
@@ -94,6 +95,30 @@ impl<D: Device + Clone> ObjectCache<D> {
         drop(shard);
         self.kick(cx);
     }
+}
+
+/// What of the object under its key a record replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replaces {
+    /// All: it is a new object.
+    All,
+    /// Flags, expiry and marks: it is no new object for who says what goes to flash. What is on flash may be written there anew as long as the
+    /// write budget is not empty.
+    Meta,
+    /// The same, and the owner's bytes. Of two copies on flash the older is kept until the newer is written.
+    Head,
+}
+
+/// Which copies a change logs as void.
+#[derive(Clone, Copy)]
+enum Voids {
+    /// Those below a version.
+    Below(u64),
+    /// A slice that is about to be stored has a version of its own, which is older, and a record must not void it too. Only a stranger can
+    /// have a copy under its hash: what the index does not know of is void below that version, and what came since is noted as unlogged.
+    Slice { version: u64, own: u64 },
+    /// None yet.
+    Later,
 }
 
 /// What a part's copies were, after they have become void.
@@ -156,7 +181,7 @@ impl<B: Buffer> Inner<B> {
         version: u64,
     ) -> impl Iterator<Item = u64> + use<D, B> {
         let superseded = shard.flash.supersede(hash, None);
-        let voided = self.void_part(cx, shard, hash, part, &superseded, (version, None));
+        let voided = self.void_part(cx, shard, hash, part, &superseded, Voids::Below(version));
         self.store().order.bury(hash, &superseded);
         if let Some(address) = voided.dram {
             shard.dram.remove(hash, address);
@@ -164,11 +189,9 @@ impl<B: Buffer> Inner<B> {
         voided.gone.into_iter().flatten()
     }
 
-    /// Accounts for the copies of a part in both tiers, of which the index has let go with `superseded`, and logs what flash held,
-    /// below a version; there it counts until the caller says otherwise. The table of the DRAM tier leads to its copy until the caller has put another in its place, or has taken it out.
-    ///
-    /// A slice that is about to be stored has a version of its own, which is older, and a record must not void it too. Only a stranger can
-    /// have a copy under its hash: what the index does not know of is void below that version, and what came since is noted as unlogged.
+    /// Accounts for the copies of a part in both tiers, of which the index has let go with `superseded`, and logs what flash held;
+    /// there it counts until the caller says otherwise. The table of the DRAM tier leads to its copy until the caller has put another in
+    /// its place, or has taken it out.
     fn void_part<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
@@ -176,7 +199,7 @@ impl<B: Buffer> Inner<B> {
         hash: KeyHash,
         part: &PartId<'_>,
         superseded: &Superseded,
-        (version, own): (u64, Option<u64>),
+        voids: Voids,
     ) -> Voided {
         let flash = superseded.known;
         let dram = shard.dram.find(&self.tier, hash, |record| part.is(record));
@@ -186,14 +209,20 @@ impl<B: Buffer> Inner<B> {
             same = flash.is_some_and(|mapping| self.flash_location(mapping.location) == found.flash_location);
             gone[0] = Some(self.store().padded_len(&found.record.parts()));
         }
-        let below = match (flash, own) {
-            (None, Some(own)) => own,
-            _ => version,
-        };
         // Before the last object of a block is void, and the block another's.
         let mapped = flash.map(|mapping| (mapping, self.flash_location(mapping.location)));
-        self.store().log_void(&cx.device, hash, superseded, below);
-        if superseded.may_be_more && below < version {
+        let below = match voids {
+            Voids::Slice { own, .. } if flash.is_none() => Some(own),
+            Voids::Below(version) | Voids::Slice { version, .. } => Some(version),
+            Voids::Later => None,
+        };
+        if let Some(below) = below {
+            self.store().log_void(&cx.device, hash, superseded, below);
+        }
+        if let (Voids::Slice { version, own }, None) = (voids, flash)
+            && superseded.may_be_more
+            && own < version
+        {
             shard.note_unlogged(hash);
         }
         if let Some((mapping, flash_location)) = mapped {
@@ -213,23 +242,23 @@ impl<B: Buffer> Inner<B> {
         self.tier.has_room(parts.dram_len()) || self.store().has_room(parts.encoded_len() as u64)
     }
 
-    /// Stores one record under the shard's lock, with a new version unless it is a slice. `keeps_value`: it has the value of the one that it
-    /// replaces, and is no new object: what is on flash may be written there anew as long as the write budget is not empty.
+    /// Stores one record under the shard's lock, with a new version unless it is a slice.
     pub(crate) fn publish_locked<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
         shard: &mut Shard,
         hash: KeyHash,
         parts: RecordParts<'_>,
-        keeps_value: bool,
+        replaces: Replaces,
     ) -> Result<u64, RejectReason> {
         let bytes = self.store().padded_len(&parts);
         self.books.offered.add(bytes);
         // A slice keeps the version of its set, and a stranger's may have become higher since.
         let version = self.store().next_version();
-        let (parts, own) = match parts.slice {
-            SliceId::Part(_) => (parts, Some(parts.version)),
-            _ => (RecordParts { version, ..parts }, None),
+        let own = parts.version;
+        let (parts, mut voids) = match parts.slice {
+            SliceId::Part(_) => (parts, Voids::Slice { version, own }),
+            _ => (RecordParts { version, ..parts }, Voids::Below(version)),
         };
         // A write is a hit on what it replaces, as far as flash knows of that.
         let store = self.store();
@@ -237,7 +266,15 @@ impl<B: Buffer> Inner<B> {
         let superseded = shard.flash.begin_supersede(hash);
         let object_bytes = self.object_bytes(&parts);
         let part = PartId::of(&parts);
-        let voided = self.void_part(cx, shard, hash, &part, &superseded, (version, own));
+        let is_refused = parts.marks & Meta::REFUSED != 0;
+        let kept = match superseded.known {
+            Some(old) if replaces == Replaces::Head && !is_refused && self.may_write_anew(cx) => Some(old),
+            _ => None,
+        };
+        if kept.is_some() {
+            voids = Voids::Later;
+        }
+        let voided = self.void_part(cx, shard, hash, &part, &superseded, voids);
         for gone in voided.gone.into_iter().flatten() {
             self.books.overwritten.add(gone);
         }
@@ -251,10 +288,13 @@ impl<B: Buffer> Inner<B> {
             is_on_flash: superseded.known.is_some(),
             was_hit: queue == Queue::Main,
         };
-        let goes_now = self.is_flash_first() || keeps_value && known.is_on_flash && self.admit.is_some();
+        let goes_now = self.is_flash_first()
+            || kept.is_some()
+            || replaces != Replaces::All && known.is_on_flash && self.admit.is_some();
         let mut is_admitted = match parts.slice {
-            _ if parts.marks & Meta::REFUSED != 0 => false,
-            _ if keeps_value => self.may_write_anew(cx),
+            _ if is_refused => false,
+            _ if kept.is_some() => true,
+            _ if replaces != Replaces::All => self.may_write_anew(cx),
             SliceId::Whole if self.is_flash_first() => {
                 self.admits(cx, hash, &parts, || known.with_hits(shard, hash, former))
             }
@@ -269,6 +309,13 @@ impl<B: Buffer> Inner<B> {
                 object_bytes,
             };
             flash_location = self.append_locked(cx, shard, hash, &parts, over);
+            if let Some(old) = kept {
+                match shard.flash.find(hash).live().filter(|_| flash_location != 0) {
+                    Some(new) => store.keep_until_written(hash, version, new.location, old),
+                    // Another has taken the room.
+                    None => store.log_void(&cx.device, hash, &superseded, version),
+                }
+            }
         } else {
             rank = Some(store.order.rank_over(hash, &superseded, object_bytes));
         }
@@ -509,7 +556,7 @@ mod tests {
             ..small(&large, set)
         };
         let place = slice_of(&large);
-        let stored = inner.publish_locked(&rig.cx, &mut inner.lock(place), place, parts, false);
+        let stored = inner.publish_locked(&rig.cx, &mut inner.lock(place), place, parts, Replaces::All);
         assert_eq!(stored, Ok(set));
         run(&rig.executor, rig.cache.delete(&rig.cx, key));
         drop(rig);

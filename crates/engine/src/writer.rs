@@ -10,6 +10,7 @@ use crate::object::{Meta, Object, Pieces, RejectReason};
 use crate::read::Place;
 use crate::reader::Broken;
 use crate::update::{Change, Outcome, ROUNDS_MAX, Tried};
+use crate::write::Replaces;
 use locks::Mutex;
 use pumice_device::Device;
 use pumice_memory::Payload;
@@ -144,8 +145,8 @@ impl<D: Device + Clone> ObjectCache<D> {
 
     /// Replaces what the owner has stored beside a value, with flags, expiry and marks, if the object still is the one that was seen; the
     /// value is not written again where it is a large object's, or has more than 15 KiB and was written with a head. After a crash there is
-    /// the one or the other, or nothing where the newer had not reached flash, as for any object that replaces another. [`Outcome::Kept`]
-    /// where another change came before.
+    /// the one or the other if the older was on flash, unless that was evicted before the newer was written, the write budget was empty, or
+    /// (index `cascade`) a checkpoint came between. [`Outcome::Kept`] where another change came before.
     pub async fn replace_head(
         &self,
         cx: &Cx<D>,
@@ -170,7 +171,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             key: parts.key,
             place: seen.place,
         };
-        let tried = change.publish_when_room(parts, true).await;
+        let tried = change.publish_when_room(parts, Replaces::Head).await;
         if let (Tried::Done(Outcome::Rejected(_)), Some(manifest)) = (&tried, Manifest::decode(&seen.head)) {
             self.large(cx, parts.key)
                 .drop_slices(manifest, |books| &books.evicted);
@@ -360,7 +361,7 @@ impl<D: Device + Clone> ObjectWriter<D> {
         }
         let held = std::mem::take(&mut self.window.lock().buffer);
         let parts = self.whole(&held, meta);
-        let tried = change.publish_when_room(parts, false).await;
+        let tried = change.publish_when_room(parts, Replaces::All).await;
         self.window.lock().buffer = held;
         tried
     }
@@ -527,4 +528,129 @@ enum Next<B> {
     Held(Record<B>),
     Slice((u64, u32)),
     End,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{CASCADE, Rig, run};
+    use crate::{CacheOptions, FlashWrite, IndexOptions};
+    use pumice_device::MemMedium;
+
+    fn replace(rig: &Rig, head: &[u8]) {
+        let seen = run(&rig.executor, rig.cache.get_head(&rig.cx, b"key")).expect("it is there");
+        let meta = seen.meta();
+        let replaced = run(&rig.executor, rig.cache.replace_head(&rig.cx, seen, head, meta));
+        assert!(matches!(replaced, Outcome::Stored { .. }), "{replaced:?}");
+    }
+
+    fn checkpoint(rig: &Rig) {
+        let inner = &*rig.cache.inner;
+        let written = inner
+            .store()
+            .checkpoint(&rig.cx.device, inner, rig.cx.now(), false);
+        run(&rig.executor, written).expect("the device works");
+    }
+
+    #[test]
+    fn the_older_head_is_void_as_soon_as_the_newer_is_written() {
+        let rig = Rig::new(CacheOptions::default());
+        rig.set(b"key", b"value", 0);
+        rig.write_open_blocks();
+        let records = || rig.cache.stats().blocks.log_records;
+        let before = records();
+        replace(&rig, b"new");
+        assert_eq!(records(), before);
+        rig.write_open_blocks();
+        assert_eq!(records(), before + 1);
+        rig.set(b"other", b"value", 0);
+        rig.write_open_blocks();
+        assert_eq!(records(), before + 1, "once");
+    }
+
+    /// What happens between the replacing of a head and a crash, and what is there afterwards.
+    #[test]
+    fn the_older_head_is_kept_until_the_newer_is_written_and_never_comes_back_after() {
+        type Step = fn(&Rig);
+        let nothing: Step = |_| {};
+        let written: Step = |rig| rig.write_open_blocks();
+        let again: Step = |rig| replace(rig, b"newest");
+        let deleted: Step = |rig| assert!(run(&rig.executor, rig.cache.delete(&rig.cx, b"key")));
+        let set: Step = |rig| {
+            rig.set(b"key", b"newer, in a buffer", 0);
+        };
+        let flushed: Step = |rig| rig.cache.flush_all(&rig.cx, None);
+        let (old, new, newest) = (Some(&b"old"[..]), Some(&b"new"[..]), Some(&b"newest"[..]));
+        let cases: &[(&[Step], Option<&[u8]>)] = &[
+            (&[nothing], old),
+            (&[checkpoint], old),
+            (&[again], old),
+            (&[again, checkpoint], old),
+            (&[written], new),
+            (&[written, checkpoint], new),
+            (&[checkpoint, written], new),
+            (&[written, again], new),
+            (&[written, again, checkpoint], new),
+            (&[again, written], newest),
+            (&[checkpoint, again, checkpoint, written, checkpoint], newest),
+            (&[deleted], None),
+            (&[checkpoint, deleted], None),
+            (&[again, deleted, checkpoint], None),
+            (&[written, deleted], None),
+            (&[set], None),
+            (&[again, set], None),
+            (&[flushed], None),
+            (&[flushed, checkpoint], None),
+        ];
+        for len in [500, 60_000] {
+            for (dram_bytes, index, flash_write) in [
+                (0, IndexOptions::Full, FlashWrite::Insertion),
+                (4 << 20, IndexOptions::Full, FlashWrite::Insertion),
+                (4 << 20, IndexOptions::Full, FlashWrite::Eviction),
+                (4 << 20, CASCADE, FlashWrite::Insertion),
+            ] {
+                for (number, (steps, expected)) in cases.iter().enumerate() {
+                    let is_full = index.kind().is_authoritative();
+                    let has_checkpoint = steps
+                        .iter()
+                        .any(|step| std::ptr::fn_addr_eq(*step, checkpoint as Step));
+                    if !is_full && has_checkpoint {
+                        continue;
+                    }
+                    let options = CacheOptions {
+                        dram_bytes,
+                        index,
+                        flash_write,
+                        ..CacheOptions::default()
+                    };
+                    let medium = Arc::new(MemMedium::new(16 << 20));
+                    let rig = Rig::open(&medium, options);
+                    let value: Vec<u8> = (0..len).map(|at| (at / 100) as u8).collect();
+                    let new = NewObject {
+                        head: b"old",
+                        ..NewObject::default()
+                    };
+                    let mut writer = rig.cache.begin(&rig.cx, b"key", new).expect("it is short");
+                    run(&rig.executor, writer.append(&value)).expect("there is room");
+                    run(&rig.executor, writer.finish()).expect("there is room");
+                    if flash_write == FlashWrite::Eviction {
+                        // As a stop does.
+                        run(&rig.executor, rig.cache.flush_dram(&rig.cx));
+                    }
+                    rig.write_open_blocks();
+                    replace(&rig, b"new");
+                    steps.iter().for_each(|step| step(&rig));
+                    rig.settle();
+                    rig.cache.check_books().expect("they are right");
+                    drop(rig);
+                    let rig = Rig::open(&medium, options);
+                    let found = run(&rig.executor, rig.cache.get(&rig.cx, b"key"));
+                    let what =
+                        format!("case {number}, {len} bytes, {dram_bytes}, {index:?}, {flash_write:?}");
+                    assert_eq!(found.as_ref().map(|found| found.head()), *expected, "{what}");
+                    assert!(found.is_none_or(|found| found.to_vec() == value), "{what}");
+                }
+            }
+        }
+    }
 }

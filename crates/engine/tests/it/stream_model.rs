@@ -27,10 +27,19 @@ struct Writing {
     follower: Option<(Follower<FaultyDevice>, usize)>,
 }
 
+#[derive(Default)]
+struct Heads {
+    held: Vec<Held>,
+    /// Whether the first of them was on flash.
+    is_written: bool,
+}
+
 struct Model {
     live: HashMap<u64, Held>,
     /// What the last step's key held before it.
     before: Option<(u64, Option<Held>)>,
+    /// What keys have held before, where their heads alone were replaced since: a crash may leave any of it.
+    heads: HashMap<u64, Heads>,
     writing: Vec<Writing>,
     hits: u64,
     misses: u64,
@@ -59,6 +68,7 @@ impl Model {
         Self {
             live: HashMap::new(),
             before: None,
+            heads: HashMap::new(),
             writing: Vec::new(),
             hits: 0,
             misses: 0,
@@ -68,10 +78,13 @@ impl Model {
     /// Whether an object is one that its key may hold.
     fn is_legal(&self, n: u64, held: &Held) -> bool {
         let before = self.before.as_ref().filter(|(other, _)| *other == n);
-        self.live.get(&n) == Some(held) || before.is_some_and(|(_, before)| before.as_ref() == Some(held))
+        self.live.get(&n) == Some(held)
+            || before.is_some_and(|(_, before)| before.as_ref() == Some(held))
+            || self.heads.get(&n).is_some_and(|heads| heads.held.contains(held))
     }
 
     fn replaced(&mut self, n: u64) {
+        self.heads.remove(&n);
         self.before = Some((n, self.live.remove(&n)));
     }
 
@@ -125,7 +138,9 @@ impl Model {
                 let mut held = self.live.get(&n).cloned().expect("what is there was stored");
                 assert!(held.head == seen.head(), "key {n}");
                 let head_len = [0, 40, 3_000][random.below(3) as usize];
-                self.replaced(n);
+                let before = self.live.remove(&n);
+                self.heads.entry(n).or_default().held.extend(before.clone());
+                self.before = Some((n, before));
                 held.head = bytes(random, head_len);
                 held.flags = random.next_u64() as u32;
                 let meta = Meta {
@@ -164,8 +179,30 @@ impl Model {
                 rig.clock.advance_secs(4);
                 cache.tick(cx);
                 rig.settle();
+                self.note_written(rig);
             }
             _ => self.read(rig, random, n, must_hit),
+        }
+    }
+
+    /// What is on flash now, from its head to its slices, is there after a crash.
+    fn note_written(&mut self, rig: &Rig<FaultyDevice>) {
+        let flash = rig.cache.stats().flash;
+        if flash.reclaimed_blocks + flash.dropped_no_block > 0 {
+            return;
+        }
+        for (n, held) in &self.live {
+            let located = rig
+                .cache
+                .locate(&rig.cx, &key(*n))
+                .and_then(|located| located.flash);
+            if located.is_some_and(|flash| flash.written) {
+                let heads = Heads {
+                    held: vec![held.clone()],
+                    is_written: true,
+                };
+                self.heads.insert(*n, heads);
+            }
         }
     }
 
@@ -269,11 +306,14 @@ impl Model {
     }
 
     /// After a crash: each key holds what it held, or what it held before the last step, or nothing.
-    fn reconcile(&mut self, rig: &Rig<FaultyDevice>, what: &str) -> u64 {
+    /// What was written and had its head replaced at most is there, if `must_hit`.
+    fn reconcile(&mut self, rig: &Rig<FaultyDevice>, must_hit: bool, what: &str) -> u64 {
         let mut served = 0;
         for n in 0..KEYS {
             let object = rig.run(rig.cache.get(&rig.cx, &key(n)));
             let Some(object) = object else {
+                let was_written = self.heads.get(&n).is_some_and(|heads| heads.is_written);
+                assert!(!must_hit || !was_written, "{what}: key {n} is gone");
                 self.live.remove(&n);
                 continue;
             };
@@ -336,55 +376,90 @@ fn nothing_wrong_is_read_and_what_must_be_there_is() {
     }
 }
 
-#[test]
-fn after_a_crash_an_object_is_whole_with_one_of_its_heads_or_it_is_gone() {
-    let (mut points, mut served) = (0u64, 0);
-    for seed in 0..4 {
-        let options = CacheOptions {
-            dram_bytes: [0, 1 << 20][seed as usize % 2],
-            ..of_kind([0, 2, 6, 8][seed as usize])
-        };
-        for point in (1 + seed..).step_by(3) {
-            let (medium, clock) = (medium(3 << 20, seed), Arc::new(ManualClock::new(1_000)));
-            let rig = open(&medium, &clock, options);
-            medium.set_plan(FaultPlan {
-                crash: Some(CrashPoint::WriteOrAppend(point)),
-                delay: true,
-                ..FaultPlan::default()
-            });
-            let (mut model, mut random) = (Model::new(), Random(seed));
-            for _ in 0..120 {
-                model.step(&rig, &mut random, false);
-                if medium.is_crashed() {
-                    break;
-                }
-            }
-            let is_over = !medium.is_crashed();
-            if is_over {
-                medium.crash();
-            }
-            std::mem::forget(std::mem::take(&mut model.writing));
-            drop(rig);
-            medium.restart();
-            medium.set_plan(FaultPlan {
-                delay: true,
-                ..FaultPlan::default()
-            });
-            let rig = open(&medium, &clock, options);
-            served += model.reconcile(&rig, &format!("seed {seed}, crash at {point}"));
-            points += 1;
-            for _ in 0..10 {
-                model.step(&rig, &mut random, false);
-            }
-            model.writing.clear();
-            rig.check();
-            if is_over {
+/// A run with a crash at each of its writes and log appends in turn; `keeps_all` where flash has room for all. How many there were, how many objects came
+/// back, and how often it was one that had been written and had its head replaced since.
+fn crash_everywhere(
+    seed: u64,
+    kind: u64,
+    flash_bytes: u64,
+    dram_bytes: usize,
+    keeps_all: bool,
+) -> (u64, u64, u64) {
+    let options = CacheOptions {
+        dram_bytes,
+        buffers_max: 10,
+        ..of_kind(kind)
+    };
+    let (mut points, mut served, mut kept) = (0u64, 0, 0);
+    for point in 1.. {
+        let (medium, clock) = (medium(flash_bytes, seed), Arc::new(ManualClock::new(1_000)));
+        let rig = open(&medium, &clock, options);
+        medium.set_plan(FaultPlan {
+            crash: Some(CrashPoint::WriteOrAppend(point)),
+            delay: true,
+            ..FaultPlan::default()
+        });
+        let (mut model, mut random) = (Model::new(), Random(seed));
+        for _ in 0..120 {
+            model.step(&rig, &mut random, false);
+            if medium.is_crashed() {
                 break;
             }
         }
+        let is_over = !medium.is_crashed();
+        if is_over {
+            medium.crash();
+        }
+        std::mem::forget(std::mem::take(&mut model.writing));
+        drop(rig);
+        medium.restart();
+        medium.set_plan(FaultPlan {
+            delay: true,
+            ..FaultPlan::default()
+        });
+        let rig = open(&medium, &clock, options);
+        kept += model
+            .heads
+            .values()
+            .filter(|heads| heads.is_written && heads.held.len() > 1)
+            .count() as u64;
+        served += model.reconcile(
+            &rig,
+            keeps_all,
+            &format!("kind {kind}, seed {seed}, crash at {point}"),
+        );
+        points += 1;
+        for _ in 0..10 {
+            model.step(&rig, &mut random, false);
+        }
+        model.writing.clear();
+        rig.check();
+        if is_over {
+            break;
+        }
     }
-    println!("{points} crashes, {served} objects came back");
-    assert!(points > 100 && served > points / 4, "{points} {served}");
+    println!(
+        "kind {kind}, seed {seed}: {points} crashes, {served} objects came back, {kept} times after a head was replaced"
+    );
+    (points, served, kept)
+}
+
+#[test]
+fn after_a_crash_an_object_is_whole_with_one_of_its_heads_or_it_is_gone() {
+    for (kind, dram_bytes) in [(0, 0), (2, 1 << 20), (6, 0), (8, 1 << 20)] {
+        let (points, served, _) = crash_everywhere(kind, kind, 3 << 20, dram_bytes, false);
+        assert!(points > 50 && served > points / 4, "{points} {served}");
+    }
+}
+
+/// Where nothing is evicted, what was on flash is back with the head that it had there, or a later one.
+#[test]
+fn after_a_crash_an_object_whose_head_was_replaced_is_there() {
+    let mut kept = 0;
+    for (seed, kind, dram_bytes) in [(0, 0, 0), (3, 1, 1 << 20), (2, 2, 1 << 20), (5, 5, 0)] {
+        kept += crash_everywhere(seed, kind, 24 << 20, dram_bytes, true).2;
+    }
+    assert!(kept > 90, "{kept}");
 }
 
 /// An object and the bytes beside it are told apart from others by its version alone.

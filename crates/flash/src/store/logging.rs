@@ -37,7 +37,8 @@ impl<B: Buffer> FlashStore<B> {
             }
             _ => true,
         };
-        if counts_as_flash || superseded.may_be_more {
+        let has_kept = self.kept.take(location);
+        if counts_as_flash || superseded.may_be_more || has_kept {
             self.append_log(device, LogKind::Invalidate, hash, version);
         }
     }
@@ -78,6 +79,7 @@ impl<B: Buffer> FlashStore<B> {
     /// A flush was logged; a delayed one, if any, is seen to with it.
     pub fn flush_done(&self) {
         self.order.forget_all();
+        self.kept.clear();
         self.flush_at.store(0, Ordering::Release);
     }
 

@@ -9,6 +9,7 @@
 mod append;
 mod appended;
 mod check;
+mod kept;
 mod logging;
 mod pages;
 mod read;
@@ -26,6 +27,7 @@ use crate::mapping_log::MappingLog;
 use crate::objects::{Objects, Reclaims};
 use crate::open_options::OpenOptions;
 use crate::order::Order;
+use kept::KeptCopies;
 use pumice_blocks::{Blocks, Old, STEP_BYTES, Superblock};
 use pumice_memory::Buffer;
 use std::ops::Deref;
@@ -42,6 +44,7 @@ pub struct FlashStore<B: Buffer> {
     pub order: Order<B>,
     /// The pages of a cascade index, where there is one.
     mapping_log: OnceLock<Arc<MappingLog<B>>>,
+    pub(crate) kept: KeptCopies,
     pub(crate) counters: Arc<Counters>,
     version: AtomicU64,
     pub(crate) flush_at: AtomicU32,
@@ -120,6 +123,7 @@ impl<B: Buffer> FlashStore<B> {
             is_authoritative: options.index.is_authoritative(),
             order,
             mapping_log: OnceLock::new(),
+            kept: KeptCopies::default(),
             counters,
             version: AtomicU64::new(start.first_version),
             flush_at: AtomicU32::new(start.flush_at),

@@ -38,8 +38,10 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
         for shard in 0..self.mappings.shards() {
             bytes.clear();
             bytes.extend_from_slice(&[0; 16]);
+            let number = shard;
             let (position, count) = self.mappings.with_shard(shard, |shard| {
-                shard.dump(&mut bytes);
+                self.store
+                    .dump_with_kept(self.mappings, number, shard, &mut bytes);
                 is_whole &= shard.cascade().is_none_or(|shard| !shard.is_blank());
                 let count = (bytes.len() - 16) / shard.size().entry_bytes;
                 (self.store.journal.log.position(), count as u64)

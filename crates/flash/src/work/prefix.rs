@@ -34,7 +34,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
                 turn_after(at, ENTRIES_PER_TURN).await;
                 let location = self.store.order.ground().location(block.id, entry);
                 self.mappings.with(entry.hash, |shard| {
-                    if shard.known(entry.hash, location) == Known::Dead {
+                    if shard.known(entry.hash, location) == Known::Dead && !self.store.is_kept(location) {
                         self.store
                             .append_log(self.device, LogKind::Void, entry.hash, entry.version + 1);
                     }
@@ -47,6 +47,8 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Worker<'_, B, D, M> {
             .write_prefix(self.device, block, &prefix, Some(position), self.now)
             .await?;
         self.store.make_up_for(self.device, logged);
+        self.store
+            .end_kept(self.device, self.mappings, block, prefix.range.end);
         Ok(())
     }
 }

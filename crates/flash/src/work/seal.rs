@@ -25,7 +25,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Tenant<Objects<B>> for Worker<'
         let lives = |entry: &FooterEntry| {
             let location = store.order.ground().location(block.id, entry);
             self.mappings.with(entry.hash, |shard| {
-                shard.known(entry.hash, location) != Known::Dead
+                shard.known(entry.hash, location) != Known::Dead || store.is_kept(location)
             })
         };
         // With slots all stay, because their numbers are those of the slots.
@@ -41,6 +41,7 @@ impl<B: Buffer, D: Device<Buf = B>, M: Mappings> Tenant<Objects<B>> for Worker<'
 
     fn settle(&self, block: &OpenBlock<B>, end: SealEnd, entries: &[FooterEntry]) {
         let store = self.store;
+        store.end_kept(self.device, self.mappings, block, block.buffer.len());
         let info = &store.blocks[block.id as usize];
         if end == SealEnd::Written {
             let expiry_max = Ending::new(entries, 0).expiry_max;
