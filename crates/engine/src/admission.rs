@@ -2,8 +2,8 @@
 //!
 //! Mode `insertion` asks when an object is set, mode `eviction` when DRAM lets go of it; each once. What was refused at its set carries a
 //! mark in DRAM, and is gone when it leaves DRAM. (In replays of five traces, asking again about objects that were hit in DRAM brought fewer
-//! hits for each byte written.) A large object is asked about once, when it is set, for all of its slices. If the write budget ends before the
-//! slices of an admitted object have left DRAM, those that are left are dropped, and the object is a miss.
+//! hits for each byte written.) A large object is asked about once, when it is set, for all of its slices, which go to flash as they come in
+//! both modes. If the write budget is empty when a slice leaves DRAM that flash has no copy of any more, it is dropped, and the object is a miss.
 
 use crate::admit::Admit;
 use crate::cache::{Cx, Inner, Shard};

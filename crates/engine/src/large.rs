@@ -85,6 +85,20 @@ impl<B: Buffer> Inner<B> {
         first.all(|number| !self.is_missing(&PartId::slice(key, number, manifest.version)))
     }
 
+    /// The longest value that one of the tiers can hold whole, in slices as long as they may be, in bytes; DRAM alone where it `is_refused`
+    /// by flash. Without either it goes as it comes, whatever its length.
+    pub(crate) fn value_bytes_max(&self, key: &[u8], is_refused: bool) -> u64 {
+        let store = self.store();
+        let on_flash = match is_refused || store.is_out() {
+            true => 0,
+            false => store.slices_max() * self.slice_bytes(key) as u64,
+        };
+        match on_flash.max(self.tier.budget_bytes()) {
+            0 => u64::MAX,
+            most => most,
+        }
+    }
+
     /// Bytes of the object that a record is, or is part of: policies rank objects, not slices.
     pub(crate) fn object_bytes(&self, parts: &RecordParts<'_>) -> u64 {
         self.store().padded_len(parts).max(large_value_len(parts))

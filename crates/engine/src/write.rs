@@ -142,11 +142,15 @@ impl<B: Buffer> Inner<B> {
         if key.is_empty() || key.len() > crate::KEY_BYTES_MAX {
             return Some(RejectReason::KeyLength);
         }
-        if len > self.item_bytes_max {
-            self.count_refused(self.hasher.hash(&PartId::object(key)), len as u64);
-            return Some(RejectReason::TooLarge);
-        }
-        None
+        let is_too_large = len > self.item_bytes_max
+            || self.is_large(key, len) && len as u64 > self.value_bytes_max(key, false);
+        is_too_large.then(|| self.refuse_too_large(key, len as u64))
+    }
+
+    /// A value that is longer than the cache takes, or can hold.
+    pub(crate) fn refuse_too_large(&self, key: &[u8], len: u64) -> RejectReason {
+        self.count_refused(self.hasher.hash(&PartId::object(key)), len);
+        RejectReason::TooLarge
     }
 
     /// The longest value that is one record, for a key of this length.
@@ -288,7 +292,9 @@ impl<B: Buffer> Inner<B> {
             is_on_flash: superseded.known.is_some(),
             was_hit: queue == Queue::Main,
         };
+        // Of large objects DRAM alone could have to let go of more at once than flash has room for.
         let goes_now = self.is_flash_first()
+            || parts.slice != SliceId::Whole
             || kept.is_some()
             || replaces != Replaces::All && known.is_on_flash && self.admit.is_some();
         let mut is_admitted = match parts.slice {

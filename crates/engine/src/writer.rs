@@ -87,6 +87,8 @@ pub struct ObjectWriter<D: Device + Clone> {
     meta: Meta,
     len: Option<u64>,
     never_on_flash: bool,
+    /// The longest value, in bytes, as far as is known.
+    most: u64,
     /// Once it is certain that the object is large.
     slices: Option<Slices>,
     window: Arc<Mutex<Window>>,
@@ -132,6 +134,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             meta: new.meta,
             len: new.len,
             never_on_flash: new.never_on_flash,
+            most: self.inner.item_bytes_max as u64,
             slices: None,
             window: Arc::default(),
             failure: None,
@@ -140,6 +143,7 @@ impl<D: Device + Clone> ObjectCache<D> {
         if new.len.is_some_and(|len| len > writer.whole_bytes() as u64) {
             writer.slice(self.inner.slice_bytes(key));
         }
+        writer.check_len(new.len.unwrap_or(0))?;
         Ok(writer)
     }
 
@@ -195,8 +199,19 @@ impl<D: Device + Clone> ObjectWriter<D> {
         if self.never_on_flash {
             slices.mark = Meta::REFUSED;
         }
+        let is_refused = slices.mark != 0;
+        self.most = (self.most).min(self.cache.inner.value_bytes_max(&self.key, is_refused));
         self.window.lock().set = Some((slices.manifest.version, slices.manifest.slice_bytes));
         self.slices = Some(slices);
+    }
+
+    /// Refuses a value that is longer than what is to hold it.
+    fn check_len(&mut self, len: u64) -> Result<(), RejectReason> {
+        if len <= self.most {
+            return Ok(());
+        }
+        let reason = self.cache.inner.refuse_too_large(&self.key, len);
+        Err(self.fail(reason))
     }
 
     /// Bytes appended so far.
@@ -217,11 +232,7 @@ impl<D: Device + Clone> ObjectWriter<D> {
         if self.len.is_some_and(|told| len > told) {
             return Err(self.fail(RejectReason::Length));
         }
-        if let Some(reason) =
-            (self.cache.inner).refusal(&self.key, usize::try_from(len).unwrap_or(usize::MAX))
-        {
-            return Err(self.fail(reason));
-        }
+        self.check_len(len)?;
         while !bytes.is_empty() {
             let most = match &self.slices {
                 Some(slices) => slices.manifest.slice_bytes as usize,
@@ -245,6 +256,7 @@ impl<D: Device + Clone> ObjectWriter<D> {
             if held == most && (self.slices.is_some() || !bytes.is_empty()) {
                 if self.slices.is_none() {
                     self.slice(self.cache.inner.slice_bytes(&self.key));
+                    self.check_len(len)?;
                 }
                 self.write(false).await?;
             }

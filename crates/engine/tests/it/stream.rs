@@ -2,9 +2,12 @@
 
 use crate::common::Rig;
 use pumice::{
-    Access, CacheOptions, HEAD_BYTES_MAX, Lookup, Meta, NewObject, Object, Outcome, RejectReason, Tier,
+    Access, CacheOptions, FlashWrite, HEAD_BYTES_MAX, Lookup, Meta, NewObject, Object, Outcome, RejectReason,
+    Tier,
 };
-use pumice_device::{MemDevice, MemMedium, Payload};
+use pumice_blocks::{SlotContent, StoreId, Superblock};
+use pumice_device::{Device, MemDevice, MemMedium, Payload, SECTOR_BYTES};
+use pumice_testkit::{FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::sync::Arc;
 
@@ -29,7 +32,7 @@ fn bytes(len: usize, salt: u32) -> Vec<u8> {
 }
 
 /// All but the value of what a key holds.
-fn head(rig: &Rig<MemDevice>, key: &[u8]) -> Option<Object<pumice_device::AlignedBuf>> {
+fn head<D: Device + Clone>(rig: &Rig<D>, key: &[u8]) -> Option<Object<D::Buf>> {
     let mut found = rig.cache.lookup(&rig.cx, key, Access::Count);
     loop {
         match found {
@@ -39,7 +42,7 @@ fn head(rig: &Rig<MemDevice>, key: &[u8]) -> Option<Object<pumice_device::Aligne
     }
 }
 
-fn read_range(rig: &Rig<MemDevice>, key: &[u8], range: std::ops::Range<u64>) -> Option<Vec<u8>> {
+fn read_range<D: Device + Clone>(rig: &Rig<D>, key: &[u8], range: std::ops::Range<u64>) -> Option<Vec<u8>> {
     let object = head(rig, key)?;
     let mut reader = rig.cache.reader(&rig.cx, key, &object);
     reader.range(range);
@@ -58,7 +61,12 @@ fn read_range(rig: &Rig<MemDevice>, key: &[u8], range: std::ops::Range<u64>) -> 
     Some(out)
 }
 
-fn write(rig: &Rig<MemDevice>, key: &[u8], value: &[u8], new: NewObject<'_>) -> Result<u64, RejectReason> {
+fn write<D: Device + Clone>(
+    rig: &Rig<D>,
+    key: &[u8],
+    value: &[u8],
+    new: NewObject<'_>,
+) -> Result<u64, RejectReason> {
     let mut writer = rig.cache.begin(&rig.cx, key, new)?;
     let mut left = value;
     let mut step = 1;
@@ -73,7 +81,7 @@ fn write(rig: &Rig<MemDevice>, key: &[u8], value: &[u8], new: NewObject<'_>) -> 
 
 #[test]
 fn what_comes_in_pieces_is_there_when_it_is_finished_and_any_range_of_it() {
-    for flash_write in [pumice::FlashWrite::Insertion, pumice::FlashWrite::Eviction] {
+    for flash_write in [FlashWrite::Insertion, FlashWrite::Eviction] {
         let rig = rig_with(CacheOptions {
             flash_write,
             dram_bytes: 4 << 20,
@@ -82,9 +90,7 @@ fn what_comes_in_pieces_is_there_when_it_is_finished_and_any_range_of_it() {
             ..CacheOptions::default()
         });
         let lens = [0, 1, 20_000, 65_000, 66_000, 1_000_000, 7_000_000];
-        // What leaves DRAM for a reader waits for no room on flash: here a value has to fit DRAM, where it does not go to flash at once.
-        let fitting = lens.len() - usize::from(flash_write == pumice::FlashWrite::Eviction);
-        for (n, len) in lens.into_iter().take(fitting).enumerate() {
+        for (n, len) in lens.into_iter().enumerate() {
             for told in [true, false] {
                 let (key, value) = (format!("{n}{told}").into_bytes(), bytes(len, n as u32));
                 let new = NewObject {
@@ -235,7 +241,7 @@ fn a_finish_on_a_condition_sees_the_newest_and_leaves_no_slices_where_it_does_no
 
 #[test]
 fn what_is_to_be_on_dram_alone_never_reaches_flash() {
-    for flash_write in [pumice::FlashWrite::Insertion, pumice::FlashWrite::Eviction] {
+    for flash_write in [FlashWrite::Insertion, FlashWrite::Eviction] {
         for len in [100, 30_000, 300_000] {
             let rig = rig_with(CacheOptions {
                 flash_write,
@@ -407,4 +413,232 @@ fn an_upload_that_a_flush_of_all_came_over_is_refused() {
     assert!(head(&rig, b"key").is_none());
     rig.settle();
     rig.cache.check_books().unwrap();
+}
+
+/// Slices go to flash as they come, also where other objects wait until DRAM evicts them.
+#[test]
+fn a_value_of_four_times_the_dram_comes_and_goes_however_small_objects_go_to_flash() {
+    for flash_write in [FlashWrite::Insertion, FlashWrite::Eviction] {
+        for told in [true, false] {
+            let plan = FaultPlan {
+                delay: true,
+                ..FaultPlan::default()
+            };
+            let medium = Arc::new(FaultyMedium::new(32 << 20, 1, plan));
+            let options = CacheOptions {
+                flash_write,
+                dram_bytes: 2 << 20,
+                block_bytes: Some(256 << 10),
+                item_bytes_max: 16 << 20,
+                ..CacheOptions::default()
+            };
+            let rig = Rig::open(
+                FaultyDevice::new(medium),
+                Arc::new(ManualClock::new(1_000)),
+                options,
+            );
+            let value = bytes(8 << 20, 7);
+            let new = NewObject {
+                len: told.then_some(value.len() as u64),
+                head: b"beside it",
+                ..NewObject::default()
+            };
+            let mut writer = rig.cache.begin(&rig.cx, b"key", new).unwrap();
+            for (n, piece) in value.chunks(100_000).enumerate() {
+                assert_eq!(
+                    rig.run(writer.append(piece)),
+                    Ok(()),
+                    "{flash_write:?}, piece {n}"
+                );
+                rig.set(format!("other-{n}").as_bytes(), &piece[..2_000]);
+            }
+            assert!(rig.run(writer.finish()).is_ok());
+            for _ in 0..2 {
+                let read = read_range(&rig, b"key", 0..u64::MAX);
+                assert!(read.as_ref() == Some(&value), "{flash_write:?}");
+            }
+            assert!(rig.run(rig.cache.close(&rig.cx)).is_ok());
+            assert_eq!(rig.cache.books().evicted.0, 0);
+            rig.cache.check_books().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_value_longer_than_flash_holds_is_refused_before_it_takes_the_place_of_others() {
+    for never_on_flash in [false, true] {
+        let rig = rig_with(CacheOptions {
+            dram_bytes: 4 << 20,
+            block_bytes: Some(256 << 10),
+            item_bytes_max: 1 << 30,
+            ..CacheOptions::default()
+        });
+        assert!(rig.set(b"key", b"older"));
+        for n in 0..100u32 {
+            assert!(rig.set(&n.to_le_bytes(), &[7; 1_000]));
+        }
+        let most = if never_on_flash { 4 << 20 } else { 32 << 20 };
+        for len in [Some(most), Some(1 << 29), None] {
+            let new = NewObject {
+                len,
+                never_on_flash,
+                ..NewObject::default()
+            };
+            let mut appended = 0;
+            let refused = match rig.cache.begin(&rig.cx, b"key", new) {
+                Err(reason) => reason,
+                Ok(mut writer) => loop {
+                    assert!(appended <= most && len.is_none());
+                    if let Err(reason) = rig.run(writer.append(&[5; 100_000])) {
+                        break reason;
+                    }
+                    appended += 100_000;
+                },
+            };
+            assert_eq!(refused, RejectReason::TooLarge);
+            assert_eq!(rig.get(b"key").as_deref(), Some(&b"older"[..]), "untouched");
+            if len.is_some() {
+                assert_eq!(rig.cache.books().resident().0, 101, "nothing has gone for it");
+            }
+        }
+        let fits = write(
+            &rig,
+            b"key",
+            &bytes(most as usize / 2, 3),
+            NewObject {
+                never_on_flash,
+                ..NewObject::default()
+            },
+        );
+        assert!(fits.is_ok());
+        rig.check();
+    }
+}
+
+/// Whoever reads an object while another change comes has all of it as it was, or hears that it is gone.
+#[test]
+fn a_reader_gives_the_value_that_it_began_with_or_breaks() {
+    type Change = fn(&Rig<MemDevice>);
+    let changes: [(&str, Change, bool); 7] = [
+        ("a small set", |rig| assert!(rig.set(b"key", b"newer")), true),
+        (
+            "a set that waits",
+            |rig| assert!(write(rig, b"key", &bytes(900_000, 8), NewObject::default()).is_ok()),
+            false,
+        ),
+        (
+            "a set in slices",
+            |rig| {
+                let value = bytes(900_000, 9);
+                let stored = rig
+                    .cache
+                    .set(&rig.cx, b"key", Payload::Bytes(&value), Meta::default());
+                assert!(stored.is_ok());
+            },
+            false,
+        ),
+        (
+            "a delete",
+            |rig| assert!(rig.run(rig.cache.delete(&rig.cx, b"key"))),
+            false,
+        ),
+        ("a flush of all", |rig| rig.cache.flush_all(&rig.cx, None), false),
+        (
+            "its expiry",
+            |rig| {
+                rig.clock.advance_secs(100);
+                assert_eq!(rig.get(b"key"), None);
+            },
+            true,
+        ),
+        (
+            "others",
+            |rig| {
+                for n in 0..40u32 {
+                    let value = bytes(900_000, n + 50);
+                    assert!(write(rig, &n.to_le_bytes(), &value, NewObject::default()).is_ok());
+                }
+                rig.settle();
+            },
+            false,
+        ),
+    ];
+    for dram_bytes in [0, 4 << 20] {
+        for (name, change, stays_whole) in changes {
+            for reads_before in 0..3 {
+                let rig = rig_with(CacheOptions {
+                    dram_bytes,
+                    block_bytes: Some(256 << 10),
+                    ..CacheOptions::default()
+                });
+                let value = bytes(900_000, 1);
+                let new = NewObject {
+                    meta: Meta {
+                        expiry: 1_050,
+                        ..Meta::default()
+                    },
+                    ..NewObject::default()
+                };
+                assert!(write(&rig, b"key", &value, new).is_ok());
+                rig.settle();
+                let object = head(&rig, b"key").unwrap();
+                let mut reader = rig.cache.reader(&rig.cx, b"key", &object);
+                let (mut read, mut count) = (Vec::new(), 0);
+                let is_whole = loop {
+                    if count == reads_before {
+                        change(&rig);
+                    }
+                    count += 1;
+                    match rig.run(reader.read()) {
+                        Ok(Some(pieces)) => {
+                            for part in pieces.parts() {
+                                let Payload::Bytes(part) = part else { panic!() };
+                                read.extend_from_slice(part);
+                            }
+                        }
+                        Ok(None) => break true,
+                        Err(_) => break false,
+                    }
+                };
+                assert!(
+                    value.starts_with(&read),
+                    "{name} after {reads_before} reads: mixed"
+                );
+                assert_eq!(is_whole, read.len() == value.len());
+                assert!(is_whole || !stays_whole, "{name} after {reads_before} reads");
+                rig.check();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_of_another_format_is_refused_by_name() {
+    let medium = Arc::new(MemMedium::new(32 << 20));
+    let clock = Arc::new(ManualClock::new(1_000));
+    let device = || MemDevice::new(Arc::clone(&medium));
+    let rig = Rig::open(device(), clock.clone(), CacheOptions::default());
+    assert!(rig.set(b"key", b"value"));
+    assert!(rig.run(rig.cache.close(&rig.cx)).is_ok());
+    drop(rig);
+    for slot in [0, SECTOR_BYTES as u64] {
+        let mut sector = vec![0; SECTOR_BYTES];
+        device().read_log(slot, &mut sector).unwrap();
+        let SlotContent::Valid(superblock) = Superblock::decode(&sector) else {
+            panic!("it was written");
+        };
+        let store = StoreId {
+            format: 3,
+            ..superblock.store
+        };
+        let older = Superblock { store, ..superblock };
+        device().append_log(slot, &older.encode()).unwrap();
+    }
+    let Err(refused) = Rig::try_open(device(), clock, CacheOptions::default()) else {
+        panic!("it was opened");
+    };
+    let message = refused.to_string();
+    for named in ["kind 1, format 3", "kind 1, format 4"] {
+        assert!(message.contains(named), "{message}");
+    }
 }

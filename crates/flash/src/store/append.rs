@@ -65,6 +65,12 @@ impl<B: Buffer> FlashStore<B> {
         unpadded_len(room / SLICES_IN_BLOCK, self.unit_bytes).min(self.record_max())
     }
 
+    /// How many slices as long as they may be blocks hold at once: of an object of more the first are gone before the last has come.
+    pub fn slices_max(&self) -> u64 {
+        let in_block = (self.geometry.block_bytes - SLICES_BESIDE_BYTES) / self.slice_max();
+        in_block * self.blocks_full_at_once() as u64
+    }
+
     /// Appends a new record to the active block of its rank. The caller holds the lock of the shard of `hash`, makes the mapping,
     /// and then drops what this returns. `None` where no buffer or block is free, or the record is longer than
     /// [`FlashStore::record_max`]; that is counted. Rank, death of the former copy and insertion are one section of the order's lock.

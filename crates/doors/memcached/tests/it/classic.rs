@@ -210,6 +210,37 @@ fn expiry_is_relative_up_to_thirty_days_and_absolute_above() {
     );
 }
 
+/// Of one that is stored in slices, too, wherever they are.
+#[test]
+fn a_gat_that_lets_an_object_expire_gives_it_once_more() {
+    for (dram_bytes, flash_write) in [
+        (0, FlashWrite::Insertion),
+        (4 << 20, FlashWrite::Insertion),
+        (4 << 20, FlashWrite::Eviction),
+    ] {
+        let options = CacheOptions {
+            dram_bytes,
+            flash_write,
+            block_bytes: Some(64 << 10),
+            ..CacheOptions::default()
+        };
+        let server = Server::start_with(config(), options);
+        let mut client = server.client();
+        for len in [10, 300_000] {
+            let value = "v".repeat(len);
+            let hit = format!("VALUE key 3 {len}\r\n{value}\r\nEND\r\n");
+            for gat in ["gat -1 key\r\n", "gat 10 key\r\n"] {
+                client.ask(format!("set key 3 0 {len}\r\n{value}\r\n"), "STORED\r\n");
+                client.ask(gat, &hit);
+                client.ask("get key\r\n", if gat.contains("-1") { "END\r\n" } else { &hit });
+                server.clock.advance_secs(10);
+                client.ask("get key\r\n", "END\r\n");
+            }
+        }
+        server.stop();
+    }
+}
+
 #[test]
 fn the_unique_that_gats_reports_is_the_one_that_cas_takes() {
     let server = Server::start(config());
