@@ -185,8 +185,8 @@ fn check_bounds(config: &ServeConfig) {
     if let Some(bytes) = config.block_size {
         assert!(bytes.is_power_of_two() && (64 << 10..=256 << 20).contains(&bytes));
     }
-    assert!((1024..=4095 << 20).contains(&config.max_item_size));
-    assert!(config.host.threads >= 1 && config.max_connections >= 1 && !config.memcached.is_empty());
+    assert!((1024..=4095 << 20).contains(&config.door.max_item_size));
+    assert!(config.host.threads >= 1 && config.max_connections >= 1 && !config.listen.is_empty());
     let layout = &config.layout;
     assert!((0.015_625..=0.5).contains(&layout.alpha), "{layout:?}");
     assert!((0.0..=1.0).contains(&layout.theta), "{layout:?}");
@@ -196,7 +196,7 @@ fn check_bounds(config: &ServeConfig) {
 fn plain(settings: &Settings, config: &ServeConfig) -> Settings {
     let one = |text: String| Some(vec![text]);
     let (mut memcached, mut memcached_tls) = (Vec::new(), Vec::new());
-    for listen in &config.memcached {
+    for listen in &config.listen {
         match listen {
             Listen::Tcp(address) => memcached.push(address.to_string()),
             Listen::Unix { path, .. } => memcached.push(format!("unix:{}", path.display())),
@@ -216,7 +216,7 @@ fn plain(settings: &Settings, config: &ServeConfig) -> Settings {
         }),
         block_size: config.block_size.and_then(|bytes| one(bytes.to_string())),
         layout: one(config.layout.layout.to_string()),
-        max_item_size: one(config.max_item_size.to_string()),
+        max_item_size: one(config.door.max_item_size.to_string()),
         memcached: Some(memcached),
         memcached_tls: (!memcached_tls.is_empty()).then_some(memcached_tls),
         admin: one(config

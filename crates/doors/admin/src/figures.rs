@@ -97,6 +97,9 @@ pub struct BookLine {
 /// How long one kind of operation took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Latency {
+    /// The door, as names of metrics have it.
+    #[serde(skip)]
+    pub door: &'static str,
     /// The volume, where it is one's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,

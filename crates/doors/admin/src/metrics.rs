@@ -177,13 +177,8 @@ impl Collected {
     }
 
     fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let (of_volumes, of_objects): (Vec<_>, Vec<_>) =
-            (self.0.latency.iter()).partition(|latency| latency.volume.is_some());
-        for (door, latencies) in [("memcached", of_objects), ("nbd", of_volumes)] {
-            if latencies.is_empty() {
-                continue;
-            }
-            let name = format!("pumice_{door}_latency_seconds");
+        for latencies in self.0.latency.chunk_by(|a, b| a.door == b.door) {
+            let name = format!("pumice_{}_latency_seconds", latencies[0].door);
             let help = "From the arrival of a command to its reply being ready to send";
             let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Histogram)?;
             for latency in latencies {
@@ -249,6 +244,7 @@ mod tests {
             }],
             index_rounds: vec![0, 7, 2, 1],
             latency: vec![Latency {
+                door: "memcached",
                 volume: None,
                 operation: "get",
                 tier: "flash",

@@ -59,9 +59,10 @@ impl<S: Service> Source for HostFigures<S> {
     }
 }
 
-/// What a histogram says of an operation.
-pub(crate) fn latency(operation: &'static str, snapshot: &HistogramSnapshot) -> Latency {
+/// What a histogram says of an operation at a door.
+pub(crate) fn latency(door: &'static str, operation: &'static str, snapshot: &HistogramSnapshot) -> Latency {
     Latency {
+        door,
         volume: None,
         operation,
         tier: "",

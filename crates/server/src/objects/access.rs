@@ -3,7 +3,8 @@
 use super::config::ServeConfig;
 use crate::host::line;
 use pumice_console::usage;
-use pumice_door_memcached::{AuthFile, TlsIdentity};
+use pumice_door_memcached::AuthFile;
+use pumice_net::TlsIdentity;
 use std::sync::Arc;
 
 /// What the files say.
@@ -20,7 +21,7 @@ impl Access {
     /// # Errors
     /// Usage, naming the file and what is wrong with it.
     pub fn load(config: &ServeConfig) -> anyhow::Result<Self> {
-        let auth = config.auth_file.as_deref().map(AuthFile::load).transpose();
+        let auth = config.door.auth_file.as_deref().map(AuthFile::load).transpose();
         let tls = config
             .tls
             .as_ref()

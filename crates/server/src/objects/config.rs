@@ -1,23 +1,17 @@
 //! What a server of objects is told, checked and complete.
 
+use super::door::MemcachedConfig;
 use crate::Flags;
-use crate::host::config::{HostConfig, bytes, device, objective, path, secs, size};
+use crate::host::config::{HostConfig, bytes, device, objective, secs, size};
 use crate::host::listen;
 use crate::settings::{Given, Layers};
 use pumice::IndexKind;
 use pumice::{AdmissionOptions, Durability, FlashWrite};
-use pumice_door_memcached::Listen;
 use pumice_flash::{LayoutError, LayoutName, LayoutOptions};
+use pumice_net::Listen;
 use pumice_nhc::Objective;
 use pumice_trace::Size;
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// The largest value that can be asked for: what a frame of the binary protocol has room for, with key and flags.
-const MAX_ITEM_BYTES: u64 = 4095 << 20;
-
-/// The longest idle timeout in seconds: a year.
-const IDLE_TIMEOUT_SECS_MAX: u32 = 365 * 24 * 3600;
 
 /// The longest time to live that can be asked for, in seconds: a year.
 const TTL_SECS_MAX: u32 = 365 * 24 * 3600;
@@ -64,18 +58,14 @@ pub struct ServeConfig {
     pub admission: AdmissionOptions,
     /// What a reply promises.
     pub durability: Durability,
-    /// The largest value in bytes.
-    pub max_item_size: u32,
-    /// Where memcached is served, with TLS and without.
-    pub memcached: Vec<Listen>,
+    /// Settings of the door alone.
+    pub door: MemcachedConfig,
+    /// Where it listens, with TLS and without.
+    pub listen: Vec<Listen>,
     /// The files with the certificate and the key of TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// The file that says who may use the memcached protocol.
-    pub auth_file: Option<PathBuf>,
     /// The most connections.
     pub max_connections: usize,
-    /// How long a connection may be idle.
-    pub idle_timeout: Option<Duration>,
     /// Connections that may wait to be accepted.
     pub backlog: u32,
 }
@@ -88,7 +78,7 @@ impl ServeConfig {
     pub fn resolve(layers: &Layers, flags: &Flags) -> anyhow::Result<Self> {
         let host = HostConfig::resolve(layers, flags)?;
         let flash = device(&layers.flash())?.unwrap_or_else(|| "pumice.flash".into());
-        let memcached = listen::addresses(layers)?;
+        let listen = listen::addresses(layers)?;
         Ok(Self {
             flush_interval_secs: secs(&layers.flush_interval(), FLUSH_INTERVAL_SECS_MAX)?
                 .unwrap_or(FLUSH_INTERVAL_SECS),
@@ -108,14 +98,10 @@ impl ServeConfig {
             flash_write: flash_write(layers)?,
             admission: admission(layers)?,
             durability: layers.durability().one_of(&DURABILITIES)?.unwrap_or_default(),
-            max_item_size: max_item_size(&layers.max_item_size())?,
-            tls: listen::tls_files(layers, &memcached)?,
-            memcached,
-            auth_file: path(&layers.auth_file())?,
+            door: MemcachedConfig::resolve(layers)?,
+            tls: listen::tls_files(layers, &listen)?,
+            listen,
             max_connections: host.max_connections.unwrap_or(1024),
-            idle_timeout: secs(&layers.idle_timeout(), IDLE_TIMEOUT_SECS_MAX)?
-                .filter(|secs| *secs > 0)
-                .map(|secs| Duration::from_secs(u64::from(secs))),
             backlog: flags.backlog.unwrap_or(1024),
             host,
         })
@@ -199,12 +185,4 @@ fn object_bytes_max(given: &Given<'_>) -> anyhow::Result<u64> {
         Some(0) => Err(given.wrong("nothing would be let onto flash")),
         bytes => Ok(bytes.unwrap_or(0)),
     }
-}
-
-fn max_item_size(given: &Given<'_>) -> anyhow::Result<u32> {
-    let bytes = bytes(given)?.unwrap_or(1 << 20);
-    u32::try_from(bytes)
-        .ok()
-        .filter(|_| (1024..=MAX_ITEM_BYTES).contains(&bytes))
-        .ok_or_else(|| given.wrong("expected 1KiB to 4095MiB"))
 }

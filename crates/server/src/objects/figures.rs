@@ -2,12 +2,11 @@
 
 use super::worker::Opened;
 use super::{Objects, ServedCache};
-use crate::host::figures::{connections_group, latency, split_group, sum};
+use crate::host::figures::{split_group, sum};
 use crate::lifetime::Pace;
 use pumice::{Recovered, Stats};
 use pumice_device::DeviceCounts;
-use pumice_door_admin::{BookLine, Figures, Group, Latency, group};
-use pumice_door_memcached::Operation;
+use pumice_door_admin::{BookLine, Figures, Group, group};
 use pumice_nhc::TierCounts;
 use pumice_trace::Human;
 use pumice_world::Figure;
@@ -27,28 +26,6 @@ pub const WATCHED: &[(&str, &str)] = &[
 ];
 
 impl Objects {
-    /// Open, accepted and turned away.
-    fn connections(&self) -> [u64; 3] {
-        let door = self.door.inner.stats();
-        [
-            door.curr_connections(),
-            door.total_connections(),
-            door.rejected_connections(),
-        ]
-    }
-
-    fn latency(&self) -> Vec<Latency> {
-        let door = self.door.inner.stats();
-        let measured = Operation::ALL.into_iter().map(|which| {
-            let (operation, tier) = which.name();
-            Latency {
-                tier,
-                ..latency(operation, &door.latency(which))
-            }
-        });
-        measured.collect()
-    }
-
     /// What is sent to the flash device, and how long that lasts.
     pub(super) fn pace(&self) -> Pace {
         Pace::of(self.started.elapsed(), &sum(&self.counters), self.endurance)
@@ -81,11 +58,7 @@ impl Objects {
     pub(super) fn all_figures(&self, opened: Option<&Opened>) -> Figures {
         let device = sum(&self.counters);
         let mut groups = vec![
-            connections_group(
-                "memcached",
-                self.connections(),
-                self.door.inner.stats().counts().figures(),
-            ),
+            self.door.counts(),
             group! { "device", device.figures(); },
             self.pace().group(),
         ];
@@ -105,7 +78,7 @@ impl Objects {
         }
         let mut figures = Figures {
             limitation: self.limitation(opened.map(|opened| &*opened.cache)),
-            latency: self.latency(),
+            latency: self.door.latency(),
             groups,
             ..Figures::default()
         };
@@ -211,9 +184,9 @@ fn cache_groups(stats: &Stats) -> [Group; 5] {
 mod tests {
     use super::*;
     use crate::host::figures::{server_group, table};
+    use crate::objects::door::memcached;
     use pumice_advise::Rating;
     use pumice_door_admin::process;
-    use pumice_door_memcached::Counts as DoorCounts;
     use pumice_nhc::Counts;
 
     #[test]
@@ -248,11 +221,7 @@ mod tests {
             performance,
             split_group("performance_split", idle, &Counts::new()),
         ]);
-        groups.push(connections_group(
-            "memcached",
-            [0; 3],
-            DoorCounts::default().figures(),
-        ));
+        groups.push(memcached::group([0; 3], &Default::default()));
         let mut page = table(&groups);
         for figure in groups.iter().flat_map(|group| &group.figures) {
             let words = [" of those", "Their ", "those ", "The same"];

@@ -5,16 +5,7 @@ use super::flash::Target;
 use pumice::{Budget, IndexChoice, IndexKind, MemoryPlan};
 use pumice_blocks::Geometry;
 use pumice_console::usage;
-use pumice_door_memcached::BudgetSizes;
 use pumice_trace::Human;
-
-/// Memory for connections, in bytes.
-pub struct Connections {
-    /// What all connections together may hold.
-    pub budgets: BudgetSizes,
-    /// All together: the above, and what each connection holds by itself.
-    pub total: u64,
-}
 
 /// What a connection holds while it is idle, or waits with little in hand: its state in the door and the event loop (1 KiB, or 8
 /// while a command of its is executed), the beginning of a command, the end of a reply.
@@ -31,25 +22,14 @@ const BUSY_CONNECTIONS: u64 = 32;
 const THREAD_BYTES: u64 = 512 << 10;
 const FEW_THREADS: usize = 4;
 
-impl Connections {
-    /// What the settings make of it in a budget of `dram` bytes.
-    pub fn plan(config: &ServeConfig, dram: u64) -> Self {
-        let share =
-            |parts: u64, max: u64| usize::try_from((dram / 128 * parts).min(max)).unwrap_or(usize::MAX);
-        let budgets = BudgetSizes {
-            input: share(4, 64 << 20),
-            output: share(5, 96 << 20),
-        };
-        let connections = config.max_connections as u64;
-        let idle = IDLE_BYTES + config.tls.as_ref().map_or(0, |_| TLS_BYTES);
-        Self {
-            budgets,
-            total: budgets.total(config.max_item_size as usize + 2) as u64
-                + connections * idle
-                + connections.min(BUSY_CONNECTIONS) * BUSY_BYTES
-                + config.host.threads.saturating_sub(FEW_THREADS) as u64 * THREAD_BYTES,
-        }
-    }
+/// Memory for connections in a budget of `dram` bytes: what all together may hold, and what each holds by itself.
+fn connections(config: &ServeConfig, dram: u64) -> u64 {
+    let connections = config.max_connections as u64;
+    let idle = IDLE_BYTES + config.tls.as_ref().map_or(0, |_| TLS_BYTES);
+    config.door.shared_bytes(dram)
+        + connections * idle
+        + connections.min(BUSY_CONNECTIONS) * BUSY_BYTES
+        + config.host.threads.saturating_sub(FEW_THREADS) as u64 * THREAD_BYTES
 }
 
 /// How the budget is divided, and the index that goes with it.
@@ -70,7 +50,7 @@ pub fn divide(config: &ServeConfig, target: &Target) -> anyhow::Result<Division>
             "--dram {:#} is too little for {:#} of flash, values of {:#}, {} connections and {} threads; {}",
             Human(config.host.dram),
             Human(target.capacity),
-            Human(u64::from(config.max_item_size)),
+            Human(u64::from(config.door.max_item_size)),
             config.max_connections,
             config.host.threads,
             smallest(config, target, config.host.dram).map_or_else(
@@ -110,7 +90,7 @@ fn try_divide(config: &ServeConfig, target: &Target, dram: u64) -> Option<Divisi
         layout: target.layout,
         admission: config.admission.rule,
     };
-    let connections = Connections::plan(config, dram).total;
+    let connections = connections(config, dram);
     // Nobody is connected while a start reads the device, so that uses the memory of connections; it seldom needs more.
     let divided = |index| {
         let plan = budget(connections).divide(index)?;

@@ -1,8 +1,8 @@
-//! A server of objects: the engine, its performance tier, and the memcached door.
+//! A server of objects: the engine, its performance tier, and a door.
 
 mod access;
 pub mod config;
-mod door;
+pub mod door;
 mod figures;
 pub mod flash;
 mod memory;
@@ -19,9 +19,9 @@ use crate::service::{Door, Service, Share};
 use crate::throttle::{Kinds, Throttling};
 use access::Access;
 use anyhow::Context;
-use door::Memcached;
+use door::{Memcached, ObjectDoor};
 use flash::Target;
-use memory::{Connections, Division};
+use memory::Division;
 use performance::{OrLeftOut, Performance, Wanted};
 use pumice::{CacheOptions, IndexOptions, LayoutOptions, ObjectCache};
 use pumice_advise::Endurance;
@@ -57,7 +57,7 @@ pub struct Objects {
     performance: Option<Performance>,
     /// Why the performance tier that was there before is left out.
     tier_left_out: Option<String>,
-    door: Arc<Memcached>,
+    door: Arc<dyn ObjectDoor>,
     shares: Vec<Share>,
     endurance: Option<Endurance>,
     started: Instant,
@@ -84,10 +84,9 @@ pub fn run(config: &ServeConfig, accept_clock: bool, kinds: Kinds) -> anyhow::Re
     }
     // Whether it can work is known before anything is made: a failed start leaves no new file behind.
     let target = flash::look(config)?;
-    let connections = Connections::plan(config, config.host.dram);
     let division = memory::divide(config, &target)?;
     let performance = performance::look(config, &target, division.plan.block_bytes)?;
-    let door = Arc::new(Memcached::bind(config, &connections, access)?);
+    let door: Arc<dyn ObjectDoor> = Arc::new(Memcached::bind(config, access)?);
     host.run(vec![Arc::clone(&door) as Arc<dyn Door>], |host| {
         let mut options = cache_options(config, &target, &division)?;
         options.accept_clock = accept_clock;
@@ -103,7 +102,7 @@ impl Objects {
         target: &Target,
         division: &Division,
         performance: Option<OrLeftOut<Wanted>>,
-        door: Arc<Memcached>,
+        door: Arc<dyn ObjectDoor>,
         options: CacheOptions,
     ) -> anyhow::Result<Self> {
         let (flash, new_file) = target.open(config)?;
@@ -193,11 +192,8 @@ impl Service for Objects {
                 tokio::task::spawn_local(async move { device.start(start).await });
             }
         }
-        let served = self
-            .door
-            .inner
-            .run_worker(worker.index, Rc::new(cx), cache, worker.stop());
-        served.await.context("memcached door")
+        let door = &self.door;
+        door.run(worker.index, Rc::new(cx), cache, worker.stop()).await
     }
 
     fn tick(&self, handle: &Handle, opened: Option<&Opened>) {
@@ -252,7 +248,7 @@ fn cache_options(config: &ServeConfig, target: &Target, division: &Division) -> 
         admission: config.admission,
         durability: config.durability,
         flush_interval_secs: config.flush_interval_secs,
-        item_bytes_max: config.max_item_size as usize,
+        item_bytes_max: config.door.max_item_size as usize,
         ..CacheOptions::default()
     })
 }

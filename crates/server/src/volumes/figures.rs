@@ -25,6 +25,7 @@ impl Volumes {
             Operation::ALL.map(|operation| Latency {
                 volume: Some(prepared.name.clone()),
                 ..latency(
+                    "nbd",
                     operation.name(),
                     &self.door.inner.stats().latency(number, operation),
                 )

@@ -15,7 +15,7 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(config.host.dram, 256 << 20);
     assert_eq!(config.flash, PathBuf::from("pumice.flash"));
     assert_eq!(config.flash_size, None);
-    assert_eq!(config.max_item_size, 1 << 20);
+    assert_eq!(config.door.max_item_size, 1 << 20);
     assert_eq!(config.host.admin, Some(SocketAddr::from(([127, 0, 0, 1], 11250))));
     assert_eq!(
         (config.flash_write, config.durability),

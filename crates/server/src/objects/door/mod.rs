@@ -1,0 +1,37 @@
+//! The door of a server of objects. What is a door's own stands in its file: its settings, what it holds of the DRAM, how it is bound, and
+//! its figures.
+
+pub(super) mod memcached;
+
+pub use memcached::{Memcached, MemcachedConfig};
+
+use super::worker::{ServedCache, ServedDevice};
+use crate::host::figures::{connections_group, latency};
+use crate::service::Door;
+use pumice::Cx;
+use pumice_door_admin::{Group, Latency};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Ends when a door has drained on a worker.
+pub type Served<'a> = Pin<Box<dyn Future<Output = anyhow::Result<()>> + 'a>>;
+
+/// What a door to a cache of objects does beside what any door does.
+pub trait ObjectDoor: Door {
+    /// Serves connections on one worker until `stop` turns true, and then answers what has arrived.
+    fn run(
+        &self,
+        index: usize,
+        cx: Rc<Cx<ServedDevice>>,
+        cache: Arc<ServedCache>,
+        stop: watch::Receiver<bool>,
+    ) -> Served<'_>;
+
+    /// What it counts, under its name.
+    fn counts(&self) -> Group;
+
+    /// How long each of its operations took, by the tier that answered.
+    fn latency(&self) -> Vec<Latency>;
+}
