@@ -98,6 +98,7 @@ fn run(dram: &str, bound: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
         one_too_many: b"",
         backlog: 10,
         tls: None,
+        alpn: &[],
         handshake_timeout: Duration::from_secs(1),
         drain_timeout: Duration::from_secs(5),
     })?));

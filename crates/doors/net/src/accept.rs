@@ -63,8 +63,8 @@ impl Listener {
             Listen::Tls(address) => {
                 let missing =
                     || io::Error::new(io::ErrorKind::InvalidInput, "TLS needs a certificate and a key");
-                let identity = config.tls.clone().ok_or_else(|| named(&missing(), address))?;
-                (bind_tcp(*address), Kind::Tls(identity))
+                let identity = config.tls.as_ref().ok_or_else(|| named(&missing(), address))?;
+                (bind_tcp(*address), Kind::Tls(identity.with_alpn(config.alpn)))
             }
             Listen::Unix { path, mode } => {
                 let socket = check_unix(path).and_then(|()| Socket::new(Domain::UNIX, Type::STREAM, None));

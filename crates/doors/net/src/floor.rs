@@ -49,6 +49,8 @@ pub struct FloorConfig {
     pub backlog: u32,
     /// Certificate and key of [`Listen::Tls`].
     pub tls: Option<TlsIdentity>,
+    /// Protocols that clients may choose in a TLS handshake (RFC 7301), the preferred one first; none where the door has only one.
+    pub alpn: &'static [&'static [u8]],
     /// Deadline of a TLS handshake.
     pub handshake_timeout: Duration,
     /// Time that connections have to end after a shutdown.

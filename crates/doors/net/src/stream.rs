@@ -60,6 +60,50 @@ macro_rules! socket {
     };
 }
 
+/// A method of tokio's traits, called on the socket.
+macro_rules! forward {
+    ($stream:expr, $method:ident($($argument:expr),*)) => {
+        match $stream.get_mut() {
+            Stream::Tcp(socket) => Pin::new(socket).$method($($argument),*),
+            Stream::Tls(socket) => Pin::new(socket).$method($($argument),*),
+            Stream::Unix(socket) => Pin::new(socket).$method($($argument),*),
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        forward!(self, poll_read(cx, to))
+    }
+}
+
+/// A write to TLS may leave bytes in a buffer, which a flush sends. A shutdown ends this side of the connection.
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        forward!(self, poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        forward!(self, poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        forward!(self, poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        forward!(self, poll_shutdown(cx))
+    }
+}
+
 impl Stream {
     /// Registers a connection with the event loop of this thread.
     pub(crate) fn register(accepted: Accepted) -> io::Result<Registered> {
@@ -80,6 +124,14 @@ impl Stream {
         })
     }
 
+    /// The protocol that the handshake agreed on, one of [`crate::FloorConfig::alpn`]; `None` without TLS, or where the client named none.
+    pub fn alpn(&self) -> Option<&[u8]> {
+        match self {
+            Stream::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+            Stream::Tcp(_) | Stream::Unix(_) => None,
+        }
+    }
+
     /// Upper bound of the bytes that were accepted by a write and are not sent yet.
     pub fn unsent_bytes(&self) -> usize {
         match self {
@@ -92,12 +144,7 @@ impl Stream {
     /// learn that nothing is left.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, to: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buffer = ReadBuf::new(to);
-        let read = match self {
-            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
-            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
-            Stream::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, &mut buffer),
-        };
-        read.map_ok(|()| buffer.filled().len())
+        AsyncRead::poll_read(Pin::new(self), cx, &mut buffer).map_ok(|()| buffer.filled().len())
     }
 
     /// Reads bytes that have arrived, without waiting for the event loop.
@@ -133,15 +180,6 @@ impl Stream {
             }
             (plain, [one]) => socket!(&*plain, socket => socket.try_write(one)),
             (plain, slices) => socket!(&*plain, socket => socket.try_write_vectored(slices)),
-        }
-    }
-
-    /// Waits until the socket has room and writes bytes; returns how many were accepted. TLS may buffer some of these.
-    pub fn poll_write(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        match self {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Stream::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Stream::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, slices),
         }
     }
 

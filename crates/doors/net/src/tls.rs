@@ -92,6 +92,17 @@ impl TlsIdentity {
         (&self.certificate, &self.key)
     }
 
+    /// The same identity, which is reloaded with this one, for a door that speaks these protocols: the first that a client offers, too, is
+    /// taken. A handshake fails where the client offers others alone. Without protocols, what a client offers is not looked at.
+    pub(crate) fn with_alpn(&self, protocols: &[&[u8]]) -> Self {
+        let mut config = ServerConfig::clone(&self.config);
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Self {
+            config: Arc::new(config),
+            ..self.clone()
+        }
+    }
+
     pub(crate) fn config(&self) -> &Arc<ServerConfig> {
         &self.config
     }

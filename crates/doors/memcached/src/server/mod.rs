@@ -65,6 +65,7 @@ impl Door {
             one_too_many: ONE_TOO_MANY,
             backlog: config.backlog,
             tls: config.tls.clone(),
+            alpn: &[],
             handshake_timeout: config.handshake_timeout,
             drain_timeout: config.drain_timeout,
         })?;

@@ -8,7 +8,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use tokio::io::AsyncWrite;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// Most slices sent with one system call.
@@ -101,7 +103,7 @@ impl Link {
 
     fn poll_write(&self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let written = match &mut *self.stream.borrow_mut() {
-            Some(stream) => stream.poll_write(cx, slices),
+            Some(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
             None => Poll::Ready(Err(closed())),
         };
         match written {

@@ -79,6 +79,7 @@ impl Door {
             one_too_many: b"",
             backlog: config.backlog,
             tls: None,
+            alpn: &[],
             handshake_timeout: config.handshake_timeout,
             drain_timeout: config.drain_timeout,
         })?;
