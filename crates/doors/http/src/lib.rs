@@ -25,6 +25,7 @@ pub mod freshness;
 pub mod head;
 pub mod invalidate;
 pub mod key;
+pub mod origin;
 pub mod range;
 pub mod rules;
 pub mod status;

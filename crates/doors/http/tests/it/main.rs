@@ -3,6 +3,7 @@
 mod any_bytes;
 mod directives;
 mod life;
+mod origin;
 mod rfc9111;
 mod second_opinion;
 mod stored_heads;
