@@ -27,6 +27,7 @@ pub mod invalidate;
 pub mod key;
 pub mod origin;
 pub mod range;
+pub mod rule_table;
 pub mod rules;
 pub mod status;
 pub mod store;

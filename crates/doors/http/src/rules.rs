@@ -22,6 +22,8 @@ pub struct Rule {
     pub query: Query,
     /// Fields of the request that choose among responses, as if each response named them in `Vary`.
     pub key_fields: Vec<HeaderName>,
+    /// Fields of queries whose values are not written to the access log, whatever the path: a `Referer` has them, too.
+    pub log_hide: Vec<String>,
 }
 
 /// A word of the origin's that a rule passes over.
@@ -42,20 +44,23 @@ pub enum Override {
 }
 
 impl Override {
-    /// The override of that name, as settings have it.
+    /// All, by the names that settings have for them.
+    pub const NAMES: [(&'static str, Self); 9] = [
+        ("no-store", Self::NoStore),
+        ("no-cache", Self::NoCache),
+        ("private", Self::Private),
+        ("max-age", Self::MaxAge),
+        ("s-maxage", Self::SMaxage),
+        ("expires", Self::Expires),
+        ("must-revalidate", Self::MustRevalidate),
+        ("proxy-revalidate", Self::ProxyRevalidate),
+        ("set-cookie", Self::SetCookie),
+    ];
+
+    /// The override of that name.
     pub fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "no-store" => Self::NoStore,
-            "no-cache" => Self::NoCache,
-            "private" => Self::Private,
-            "max-age" => Self::MaxAge,
-            "s-maxage" => Self::SMaxage,
-            "expires" => Self::Expires,
-            "must-revalidate" => Self::MustRevalidate,
-            "proxy-revalidate" => Self::ProxyRevalidate,
-            "set-cookie" => Self::SetCookie,
-            _ => return None,
-        })
+        let named = Self::NAMES.iter().find(|(other, _)| *other == name);
+        named.map(|(_, word)| *word)
     }
 }
 
@@ -98,6 +103,15 @@ impl Rules {
         }
     }
 
+    /// The fields of queries that the access log must not have.
+    pub fn log_hide(&self) -> Vec<String> {
+        self.rules
+            .iter()
+            .flat_map(|rule| &rule.log_hide)
+            .cloned()
+            .collect()
+    }
+
     /// The rule for a path, without its query; one that says nothing where none fits. A path that an origin could take for another one has
     /// no rule: one with dot segments, empty segments, backslashes, or coded dots, slashes, backslashes or percent signs.
     /// `/static/..%2faccount` is not what `/static/*` was written for.
@@ -110,7 +124,8 @@ impl Rules {
     }
 }
 
-fn is_ambiguous(path: &str) -> bool {
+/// Whether an origin could take it for another path.
+pub(crate) fn is_ambiguous(path: &str) -> bool {
     let path = path.to_ascii_lowercase();
     ["%2e", "%2f", "%5c", "%25", "\\", "//"]
         .iter()

@@ -5,6 +5,7 @@ mod directives;
 mod life;
 mod origin;
 mod rfc9111;
+mod rule_tables;
 mod second_opinion;
 mod stored_heads;
 mod table;
