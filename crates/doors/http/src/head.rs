@@ -1,4 +1,4 @@
-//! The head of a stored response, as bytes beside its body.
+//! The head of a stored response, as bytes beside its body, which may still be on its way when they are written.
 //!
 //! What a hit decides by stands in numbers, so that nothing is parsed: freshness, dates, where the entity tag is. Fields stand there as
 //! HTTP/1 sends them, with a table of their lengths for those who want them one by one. All numbers are little-endian, times are seconds
@@ -13,14 +13,13 @@
 //! |      8 |    8 | `born`          | when its age was 0; may be negative                                                  |
 //! |     16 |    4 | `while_revalidate` | seconds                                                                           |
 //! |     20 |    4 | `if_error`      | seconds, 2^32 - 1 for none                                                           |
-//! |     24 |    8 | `body`          | length of the body in bytes                                                          |
-//! |     32 |    8 | `dated`         | `Date`                                                                               |
-//! |     40 |    8 | `modified`      | `Last-Modified`, -2^63 for none                                                      |
-//! |     48 |    2 | `etag`          | number of the field `ETag`, 0xffff for none                                          |
-//! |     50 |    2 | `key_bytes`     |                                                                                      |
-//! |     52 |    2 | `fields`        | how many                                                                             |
-//! |     54 |    2 | `lines_bytes`   |                                                                                      |
-//! |     56 |   32 | `variant`       | only with its flag                                                                   |
+//! |     24 |    8 | `dated`         | `Date`                                                                               |
+//! |     32 |    8 | `modified`      | `Last-Modified`, -2^63 for none                                                      |
+//! |     40 |    2 | `etag`          | number of the field `ETag`, 0xffff for none                                          |
+//! |     42 |    2 | `key_bytes`     |                                                                                      |
+//! |     44 |    2 | `fields`        | how many                                                                             |
+//! |     46 |    2 | `lines_bytes`   |                                                                                      |
+//! |     48 |   32 | `variant`       | only with its flag                                                                   |
 //! |        |      | key             | the URL                                                                              |
 //! |        |    4 | each field      | bytes of its name, 2; of its value, 2                                                |
 //! |        |      | lines           | `name: value\r\n`, each; names in lower case                                         |
@@ -42,7 +41,7 @@ pub const HEAD_KIND: u8 = 1;
 /// The most bytes of the lines of a response's fields.
 pub const LINES_BYTES_MAX: usize = 32 << 10;
 
-const FIXED_BYTES: usize = 56;
+const FIXED_BYTES: usize = 48;
 
 const NO_ETAG: u16 = u16::MAX;
 const NO_SECS: u32 = u32::MAX;
@@ -60,7 +59,7 @@ pub struct Head<'a> {
     pub status: StatusCode,
     /// How long it may be used.
     pub freshness: Freshness,
-    /// Length of the body.
+    /// Length of the body, which is not told by the bytes.
     pub body_bytes: u64,
     /// Its `Date`, in seconds since 1970; if the origin told none, when it came.
     pub dated_secs: i64,
@@ -87,7 +86,6 @@ pub struct HeadTooLarge;
 pub struct NewHead<'a> {
     pub status: StatusCode,
     pub storing: &'a Storing,
-    pub body_bytes: u64,
     pub key: &'a str,
     pub variant: Option<VariantId>,
     /// All fields that the origin sent, or that a 304 left.
@@ -150,7 +148,6 @@ impl NewHead<'_> {
         bytes.extend(freshness.born_secs.to_le_bytes());
         bytes.extend(freshness.while_revalidate_secs.to_le_bytes());
         bytes.extend(freshness.if_error_secs.unwrap_or(NO_SECS).to_le_bytes());
-        bytes.extend(self.body_bytes.to_le_bytes());
         bytes.extend(dated.to_le_bytes());
         bytes.extend(modified.unwrap_or(NO_DATE).to_le_bytes());
         for number in [etag, key_bytes?, count?, lines_bytes?] {
@@ -169,9 +166,9 @@ fn narrow(length: usize) -> Result<u16, HeadTooLarge> {
 }
 
 impl<'a> Head<'a> {
-    /// What [`NewHead::encode`] wrote; `None` for other bytes, which may be any. What comes back is sound: each field stands in a line of
+    /// What [`NewHead::encode`] wrote, beside a body of that length; `None` for other bytes, which may be any. What comes back is sound: each field stands in a line of
     /// its own, and no value has a control character that could end one.
-    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
+    pub fn decode(bytes: &'a [u8], body_bytes: u64) -> Option<Self> {
         let mut reader = Fields(bytes);
         let [HEAD_KIND, flags] = reader.array()? else {
             return None;
@@ -184,7 +181,6 @@ impl<'a> Head<'a> {
         let born_secs = reader.u64()?.cast_signed();
         let while_revalidate_secs = reader.u32()?;
         let if_error = reader.u32()?;
-        let body_bytes = reader.u64()?;
         let dated_secs = reader.u64()?.cast_signed();
         let modified = reader.u64()?.cast_signed();
         let [etag, key_bytes, fields, lines_bytes] =

@@ -57,7 +57,6 @@ fn keep(exchange: &Exchange<'_>, storing: &Storing) -> Stored {
     let head = NewHead {
         status: exchange.status,
         storing,
-        body_bytes: 10,
         key: target.key(),
         variant,
         fields: exchange.response,
@@ -71,7 +70,7 @@ fn keep(exchange: &Exchange<'_>, storing: &Storing) -> Stored {
 
 impl Stored {
     pub fn head(&self) -> Head<'_> {
-        Head::decode(&self.bytes).unwrap()
+        Head::decode(&self.bytes, 10).unwrap()
     }
 
     /// What a request gets, `secs` after [`THEN`]: the decision in a few words, with the age where it is served.
