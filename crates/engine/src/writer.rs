@@ -57,6 +57,8 @@ struct Window {
     /// Version and length of the slices, once there are any.
     set: Option<(u64, u32)>,
     end: End,
+    /// Length of the value, once all has come. While the buffer is being stored it is not here.
+    total: u64,
     waiting: Vec<Waker>,
 }
 
@@ -65,9 +67,9 @@ enum End {
     /// There is none yet.
     #[default]
     Open,
-    /// All is there.
+    /// All of the value has come.
     Finished,
-    /// There will be no object.
+    /// There will be no object, and not all of its value has come.
     Failed,
 }
 
@@ -412,7 +414,17 @@ impl<D: Device + Clone> ObjectWriter<D> {
         {
             return Err(self.fail(RejectReason::NoRoom));
         }
+        self.end_following();
         Ok(())
+    }
+
+    /// All of the value has been appended: followers read to its end, whatever becomes of the object. What has left the window goes with the
+    /// slices of one that is not stored.
+    pub fn end_following(&mut self) {
+        let mut window = self.window.lock();
+        window.end = End::Finished;
+        window.total = window.start + window.buffer.len() as u64;
+        window.wake();
     }
 
     /// There will be no object: its slices go, and followers hear of it.
@@ -430,9 +442,12 @@ impl<D: Device + Clone> ObjectWriter<D> {
     fn end(&mut self, end: End) {
         self.is_finished = true;
         let mut window = self.window.lock();
-        window.end = end;
-        if end == End::Failed {
-            window.buffer = Vec::new();
+        let is_whole = window.start + window.buffer.len() as u64 == window.total;
+        if window.end == End::Open || !is_whole {
+            window.end = end;
+            if end == End::Failed {
+                window.buffer = Vec::new();
+            }
         }
         window.wake();
     }
@@ -482,6 +497,15 @@ pub struct Follower<D: Device + Clone> {
 }
 
 impl<D: Device + Clone> Follower<D> {
+    /// Memory that the next [`Follower::read`] takes, in bytes.
+    pub fn next_bytes(&self) -> usize {
+        let window = self.follow.window.lock();
+        match window.set.filter(|_| self.at < window.start) {
+            Some((_, slice_bytes)) => slice_bytes as usize,
+            None => COPIED_BYTES,
+        }
+    }
+
     /// Reads what comes next, at most a slice: waits for it where it has not been appended yet. `None` at the end of a finished object.
     ///
     /// # Errors
@@ -500,8 +524,8 @@ impl<D: Device + Clone> Follower<D> {
                     Ok(Next::Held(Record::of(&parts)))
                 }
                 (_, None, Some(set)) if held_at.is_none() => Ok(Next::Slice(set)),
-                (End::Finished, ..) => Ok(Next::End),
-                (End::Open, ..) => {
+                (End::Finished, ..) if self.at == window.total => Ok(Next::End),
+                (End::Finished | End::Open, ..) => {
                     if !window
                         .waiting
                         .iter()

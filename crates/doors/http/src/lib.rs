@@ -16,7 +16,10 @@
 //! 9213 (CDN-Cache-Control).
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 pub mod conditional;
+mod config;
+mod counters;
 pub mod decide;
 pub mod directives;
 pub mod fields;
@@ -26,10 +29,17 @@ pub mod head;
 pub mod invalidate;
 pub mod key;
 pub mod origin;
+mod proxy;
 pub mod range;
 pub mod rule_table;
 pub mod rules;
+mod server;
 pub mod status;
 pub mod store;
 mod syntax;
 pub mod vary;
+
+pub use config::{CONNECTION_BYTES, DoorConfig, TLS_BYTES, WORKER_BYTES};
+pub use counters::{Counts, DoorStats, Operation};
+pub use pumice_net::{Listen, TlsIdentity};
+pub use server::Door;

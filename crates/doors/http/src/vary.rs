@@ -98,6 +98,12 @@ impl Variants {
         self.variants.iter().rev().find_map(fitting).copied()
     }
 
+    /// Which variant would fit a request, if its response varies on what the newest one does.
+    pub fn likely(&self, target: &Target, request: &HeaderMap) -> Option<VariantId> {
+        let names = self.sets.get(usize::from(self.variants.last()?.set))?;
+        Some(self.id(target, names, request))
+    }
+
     /// Adds the response to a request that varies on `names`, as the newest; the key of the one that has to go for it comes back.
     pub fn insert(
         &mut self,

@@ -4,6 +4,7 @@ use crate::tls::TlsIdentity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockRef, Socket, TcpKeepalive};
 use std::io::{self, IoSlice, Read};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -122,6 +123,16 @@ impl Stream {
             }
             Accepted::Unix(socket) => Registered::Ready(Stream::Unix(UnixStream::from_std(socket.into())?)),
         })
+    }
+
+    /// The peer's address; `None` over a unix socket, and where the peer is gone already.
+    pub fn peer_ip(&self) -> Option<IpAddr> {
+        let address = match self {
+            Stream::Tcp(socket) => socket.peer_addr(),
+            Stream::Tls(stream) => stream.get_ref().0.peer_addr(),
+            Stream::Unix(_) => return None,
+        };
+        address.ok().map(|address| address.ip().to_canonical())
     }
 
     /// The protocol that the handshake agreed on, one of [`crate::FloorConfig::alpn`]; `None` without TLS, or where the client named none.

@@ -1,12 +1,14 @@
-//! The door's judgement from outside: requests and responses in tables, all without a socket or a clock.
+//! The door from outside: its judgement by requests and responses in tables, without a socket or a clock; and the door itself over sockets.
 
 mod any_bytes;
+mod common;
 mod directives;
 mod life;
 mod origin;
 mod rfc9111;
 mod rule_tables;
 mod second_opinion;
+mod stored;
 mod stored_heads;
 mod table;
 mod wire;

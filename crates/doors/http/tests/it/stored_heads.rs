@@ -65,9 +65,7 @@ fn the_bytes_are_those_of_version_1() {
     });
     let bytes = encode(&storing, &fields, "http://a/", Some([9; 32])).unwrap();
     let mut expected = vec![HEAD_KIND, 1 | 4 | 8, 200, 0, 2, 0, 0, 0];
-    expected.extend([
-        1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0,
-    ]);
+    expected.extend([1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
     expected.extend(THEN.to_le_bytes());
     expected.extend(i64::MIN.to_le_bytes());
     expected.extend([0, 0, 9, 0, 2, 0, 48, 0]);

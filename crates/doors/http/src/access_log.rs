@@ -1,0 +1,4 @@
+//! Stub.
+#![allow(missing_docs)]
+#[derive(Clone, Debug)]
+pub struct AccessLogConfig;
