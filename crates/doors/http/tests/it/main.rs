@@ -1,5 +1,6 @@
 //! The door from outside: its judgement by requests and responses in tables, without a socket or a clock; and the door itself over sockets.
 
+mod access_log;
 mod any_bytes;
 mod common;
 mod directives;
