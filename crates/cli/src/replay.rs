@@ -45,7 +45,7 @@ pub struct ReplayArgs {
     layout: Option<String>,
 
     /// fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; with --layout exact also slru-list-3 and others, and gdsf, in textbook
-    /// form; layouts fifo and clock have none [default: slru-3]
+    /// form; layouts fifo and clock have none [default: slru-3, or with --config as `serve`]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 

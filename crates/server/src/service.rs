@@ -122,14 +122,22 @@ pub trait Door: Send + Sync + 'static {
     }
 }
 
-/// The names of places: addresses, and the unix sockets among `listen`.
-pub(crate) fn places(protocol: &str, addresses: &[SocketAddr], listen: &[Listen]) -> Vec<String> {
+/// The names of places: addresses, the unix sockets among `listen`, and addresses with TLS.
+pub(crate) fn places(
+    protocol: &str,
+    addresses: &[SocketAddr],
+    tls: &[SocketAddr],
+    listen: &[Listen],
+) -> Vec<String> {
     let unix = listen.iter().filter_map(|listen| match listen {
         Listen::Unix { path, .. } => Some(format!("{protocol} on unix:{}", path.display())),
         _ => None,
     });
     let addresses = addresses.iter().map(|address| format!("{protocol} on {address}"));
-    addresses.chain(unix).collect()
+    let tls = tls
+        .iter()
+        .map(|address| format!("{protocol} with TLS on {address}"));
+    addresses.chain(unix).chain(tls).collect()
 }
 
 /// Refuses shares that are more than the budget together.

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use pumice_console::usage;
+use pumice_door_http::rule_table::RuleTable;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::Path;
@@ -38,6 +39,10 @@ macro_rules! settings {
                 #[serde(rename = $name, deserialize_with = "texts")]
                 pub $field: Option<Vec<String>>,
             )*
+            /// Rules of the HTTP door by path, which a file alone can have.
+            #[arg(skip)]
+            #[serde(rename = "http-rule", skip_serializing_if = "Vec::is_empty")]
+            pub http_rules: Vec<RuleTable>,
         }
 
         impl Settings {
@@ -68,8 +73,11 @@ macro_rules! settings {
         impl Layers {
             /// Every setting that is given, by name.
             pub fn given(&self) -> Vec<(&'static str, Given<'_>)> {
-                let all = [$(($name, self.$field()),)*];
-                all.into_iter().filter(|(_, given)| given.texts.is_some()).collect()
+                let all = [$(($name, self.$field()),)*].into_iter();
+                let mut given: Vec<_> = all.filter(|(_, given)| given.texts.is_some()).collect();
+                let (rules, place) = self.http_rules();
+                given.extend((!rules.is_empty()).then_some(("http-rule", place)));
+                given
             }
 
             $(
@@ -116,7 +124,7 @@ settings! {
     /// made [default: ripq, or what the flash was made with]
     layout "layout" "NAME",
     /// What stays when flash is full: fifo, lru, slru-1 to slru-8, gdsf-1 to gdsf-4, lfu; layouts fifo and clock have
-    /// none [default: slru-3]
+    /// none [default: slru-3; with --http under ripq gdsf-3]
     policy "policy" "NAME",
     /// Ripq: about 1/alpha blocks are filled at a time, from 0.015625 to 0.5; more follow the policy closer and take more DRAM. All layouts:
     /// 2/alpha + 2 blocks of the default size fit a quarter of the DRAM [default: 0.125]
@@ -155,7 +163,7 @@ settings! {
     memcached "memcached" "ADDR",
     /// Where it is served with TLS 1.2 and 1.3: ADDR:PORT, several with commas [default: nowhere]
     memcached_tls "memcached-tls" "ADDR",
-    /// The certificate of --memcached-tls with its chain, PEM; at most 16 certificates and 1 MiB [default: none]
+    /// The certificate of --memcached-tls or --http-tls with its chain, PEM; at most 16 certificates and 1 MiB [default: none]
     tls_certificate "tls-certificate" "FILE",
     /// Its private key, PEM, not encrypted: RSA of 2048 to 4096 bits, ECDSA with P-256 or P-384, or Ed25519 [default: in the file of the certificate]
     tls_key "tls-key" "FILE",
@@ -226,6 +234,21 @@ settings! {
     /// Bytes after which reads, or writes, in a row are a scan, which enters the cache only while that has free room; 0 for never; one for all
     /// volumes or one for each [default: 1MiB]
     scan_cutoff "scan-cutoff" "SIZE",
+    /// Where HTTP is served, from a cache before --origin: ADDR:PORT or unix:PATH, several with commas, or off. memcached is not served then, and
+    /// settings that say something of it are refused [default: nowhere]
+    http "http" "ADDR",
+    /// Where it is served with TLS 1.2 and 1.3, as HTTP/1.1 or HTTP/2: ADDR:PORT, several with commas [default: nowhere]
+    http_tls "http-tls" "ADDR",
+    /// The server that is asked for what the cache does not have: http://HOST or https://HOST, with :PORT behind it or not [default: none]
+    origin "origin" "URL",
+    /// The certificates that vouch for --origin, PEM [default: those of the system]
+    origin_ca "origin-ca" "FILE",
+    /// The longest body that is stored; longer ones are passed on [default: a quarter of the flash]
+    http_object_max "http-object-max" "SIZE",
+    /// A file that gets a line for each request; where it is moved away, the next line begins a new one [default: none]
+    access_log "access-log" "PATH",
+    /// What its lines are: combined (as Apache's, with the result of the cache and the time that it took) or json [default: combined]
+    access_log_format "access-log-format" "FORMAT",
     /// Worker threads, 1 to 1024 [default: one per CPU]
     #[arg(short = 't')]
     threads "threads" "N",
@@ -292,6 +315,17 @@ impl Layers {
             file_name,
         })
     }
+
+    /// The rules of the HTTP door, and where they stand.
+    pub fn http_rules(&self) -> (&[RuleTable], Given<'_>) {
+        let place = format!("`http-rule` of {}", self.file_name);
+        (&self.file.http_rules, Given { texts: None, place })
+    }
+}
+
+/// Whether a list of names has a setting.
+pub(crate) fn has(list: &str, name: &str) -> bool {
+    list.split_whitespace().any(|listed| listed == name)
 }
 
 /// One setting and where it was given.

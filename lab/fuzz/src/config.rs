@@ -68,8 +68,12 @@ fn to_file(settings: &Settings) -> String {
     toml::to_string(settings).expect("lists of strings")
 }
 
-/// Flags with these settings; `None` where one of them is an empty list.
+/// Flags with these settings; `None` where one of them is an empty list, or a rule.
 fn to_flags(settings: &Settings) -> Option<Vec<String>> {
+    // No flag says a rule.
+    if !settings.http_rules.is_empty() {
+        return None;
+    }
     let table = toml::Table::try_from(settings).expect("lists of strings");
     let mut flags = Vec::new();
     for (name, texts) in &table {
@@ -167,10 +171,14 @@ fn check(settings: &Settings, familiar: &Familiar) {
 
 /// Whether a host would be looked up, which is nothing for a test.
 fn asks_for_names(settings: &Settings) -> bool {
-    let lists = [&settings.memcached, &settings.memcached_tls, &settings.admin]
-        .into_iter()
-        .flatten()
-        .flatten();
+    let doors = [
+        &settings.memcached,
+        &settings.memcached_tls,
+        &settings.http,
+        &settings.http_tls,
+        &settings.admin,
+    ];
+    let lists = doors.into_iter().flatten().flatten();
     let ours = lists.flat_map(|text| text.split(',')).map(str::trim);
     let is_name = |text: &str| {
         let is_address = text.parse::<SocketAddr>().is_ok() || text.starts_with("unix:");
@@ -185,8 +193,11 @@ fn check_bounds(config: &ServeConfig) {
     if let Some(bytes) = config.block_size {
         assert!(bytes.is_power_of_two() && (64 << 10..=256 << 20).contains(&bytes));
     }
-    assert!((1024..=4095 << 20).contains(&config.door.max_item_size));
-    assert!(config.host.threads >= 1 && config.max_connections >= 1 && !config.listen.is_empty());
+    if let Some(door) = config.door.memcached() {
+        assert!((1024..=4095 << 20).contains(&door.max_item_size));
+    }
+    let door = &config.door;
+    assert!(config.host.threads >= 1 && door.connections_max >= 1 && !door.listen.is_empty());
     let layout = &config.layout;
     assert!((0.015_625..=0.5).contains(&layout.alpha), "{layout:?}");
     assert!((0.0..=1.0).contains(&layout.theta), "{layout:?}");
@@ -195,17 +206,23 @@ fn check_bounds(config: &ServeConfig) {
 /// The plainest settings that say the same.
 fn plain(settings: &Settings, config: &ServeConfig) -> Settings {
     let one = |text: String| Some(vec![text]);
-    let (mut memcached, mut memcached_tls) = (Vec::new(), Vec::new());
-    for listen in &config.listen {
+    let (mut plain, mut tls) = (Vec::new(), Vec::new());
+    for listen in &config.door.listen {
         match listen {
-            Listen::Tcp(address) => memcached.push(address.to_string()),
-            Listen::Unix { path, .. } => memcached.push(format!("unix:{}", path.display())),
-            Listen::Tls(address) => memcached_tls.push(address.to_string()),
+            Listen::Tcp(address) => plain.push(address.to_string()),
+            Listen::Unix { path, .. } => plain.push(format!("unix:{}", path.display())),
+            Listen::Tls(address) => tls.push(address.to_string()),
         }
     }
-    if memcached.is_empty() {
-        memcached.push("off".to_owned());
+    if plain.is_empty() {
+        plain.push("off".to_owned());
     }
+    let (plain, tls) = (Some(plain), (!tls.is_empty()).then_some(tls));
+    let max_item_size = (config.door.memcached()).and_then(|door| one(door.max_item_size.to_string()));
+    let (memcached, memcached_tls, http, http_tls) = match max_item_size {
+        Some(_) => (plain, tls, None, None),
+        None => (None, None, plain, tls),
+    };
     Settings {
         dram: one(config.host.dram.to_string()),
         flash: one(config.flash.display().to_string()),
@@ -216,9 +233,11 @@ fn plain(settings: &Settings, config: &ServeConfig) -> Settings {
         }),
         block_size: config.block_size.and_then(|bytes| one(bytes.to_string())),
         layout: one(config.layout.layout.to_string()),
-        max_item_size: one(config.door.max_item_size.to_string()),
-        memcached: Some(memcached),
-        memcached_tls: (!memcached_tls.is_empty()).then_some(memcached_tls),
+        max_item_size,
+        memcached,
+        memcached_tls,
+        http,
+        http_tls,
         admin: one(config
             .host
             .admin

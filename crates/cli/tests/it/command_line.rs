@@ -121,6 +121,62 @@ fn bad_usage_ends_with_2_and_says_what_is_wrong() {
             "serve --max-item-size 2048x",
             &["--max-item-size `2048x`", "powers of two)\n"],
         ),
+        (
+            "serve --http 127.0.0.1:0",
+            &["--http `127.0.0.1:0`", "--origin URL"],
+        ),
+        (
+            "serve --origin http://example.org",
+            &["--origin `http://example.org`", "--http ADDR"],
+        ),
+        (
+            "serve --http off --origin http://example.org",
+            &["--http `off`", "--http-tls is not given"],
+        ),
+        (
+            "serve --http unix:h --origin ftp://example.org",
+            &["--origin `ftp://example.org`", "http"],
+        ),
+        (
+            "serve --http unix:h --origin http://o --memcached off",
+            &["--memcached `off`", "HTTP alone"],
+        ),
+        (
+            "serve --http unix:h --origin http://o -p 11211",
+            &["--memcached `127.0.0.1:11211`", "HTTP alone"],
+        ),
+        (
+            "serve --http unix:h --origin http://o --max-item-size 2m",
+            &["--max-item-size `2m`", "HTTP alone"],
+        ),
+        (
+            "serve --http unix:h --origin http://o --auth-file users",
+            &["--auth-file `users`", "HTTP alone"],
+        ),
+        (
+            "serve --http unix:h --origin http://o --idle-timeout 5",
+            &["--idle-timeout `5`", "HTTP alone"],
+        ),
+        (
+            "serve --http unix:h --origin http://o --nbd unix:n --backing b --cache c",
+            &["--http `unix:h`", "--nbd"],
+        ),
+        (
+            "serve --http unix:h --http-tls 127.0.0.1:0 --origin http://o",
+            &["--tls-certificate"],
+        ),
+        (
+            "serve --http unix:h --origin http://o --tls-certificate c",
+            &["nothing listens with TLS", "--http-tls"],
+        ),
+        (
+            "serve --http unix:h --origin http://o --access-log-format json",
+            &["--access-log-format `json`", "--access-log is not given"],
+        ),
+        (
+            "serve --http unix:h --origin http://o --access-log a --access-log-format clf",
+            &["--access-log-format `clf`", "combined or json"],
+        ),
         ("serve --flash-size 2048x", &["--flash-size `2048x`", "or 10%"]),
         (
             "replay zipf:keys=10,requests=10,theta=1 --theta NaN",

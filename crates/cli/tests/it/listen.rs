@@ -14,7 +14,7 @@ fn listens(options: &str) -> Result<Vec<String>, String> {
         Listen::Tls(address) => format!("tls {address}"),
         Listen::Unix { path, mode } => format!("{} {:o}", path.display(), mode.unwrap_or(0)),
     };
-    Ok(config.listen.into_iter().map(text).collect())
+    Ok(config.door.listen.into_iter().map(text).collect())
 }
 
 #[test]

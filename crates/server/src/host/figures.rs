@@ -59,13 +59,17 @@ impl<S: Service> Source for HostFigures<S> {
     }
 }
 
-/// What a histogram says of an operation at a door.
-pub(crate) fn latency(door: &'static str, operation: &'static str, snapshot: &HistogramSnapshot) -> Latency {
+/// What a histogram says of an operation at a door, and of the tier that answered.
+pub(crate) fn latency(
+    door: &'static str,
+    (operation, tier): (&'static str, &'static str),
+    snapshot: &HistogramSnapshot,
+) -> Latency {
     Latency {
         door,
         volume: None,
         operation,
-        tier: "",
+        tier,
         count: snapshot.count(),
         sum_ns: snapshot.sum_ns(),
         p50_ns: snapshot.quantile_ns(0.5),

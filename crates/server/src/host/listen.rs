@@ -1,4 +1,4 @@
-//! Where `serve` listens: what our own settings say, or memcached's options.
+//! Where `serve` listens.
 
 use super::config::path;
 use crate::settings::{Given, Layers};
@@ -7,22 +7,33 @@ use pumice_net::Listen;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-/// Where memcached is served, with TLS and without.
+/// Where a door listens, and the files with the certificate and the key of TLS.
+pub type Places = (Vec<Listen>, Option<(PathBuf, PathBuf)>);
+
+/// Where a door listens by its settings, without TLS and with, and the files with the certificate and the key of TLS. `usual` is where
+/// nothing is said.
 ///
 /// # Errors
-/// Usage: addresses that are none, or nowhere at all.
-pub fn addresses(layers: &Layers) -> anyhow::Result<Vec<Listen>> {
-    let given = layers.memcached();
-    let mut listen = plain(&given, unix_mode(&layers.unix_mode())?)?;
-    let tls = layers.memcached_tls();
+/// Usage: addresses that are none, nowhere at all, or TLS without a certificate.
+pub fn places(
+    layers: &Layers,
+    tls_name: &str,
+    (given, tls): (&Given<'_>, &Given<'_>),
+    usual: &[Listen],
+) -> anyhow::Result<Places> {
+    let mut listen = match given.list() {
+        Some(_) => plain(given, unix_mode(&layers.unix_mode())?)?,
+        None => usual.to_vec(),
+    };
     for text in tls.list().into_iter().flatten() {
         let address = address(text).map_err(|what| tls.wrong(what))?;
         listen.push(Listen::Tls(address));
     }
-    match listen.is_empty() {
-        true => Err(given.wrong("nothing is left to listen on; --memcached-tls is not given")),
-        false => Ok(listen),
+    if listen.is_empty() {
+        return Err(given.wrong(format!("nothing is left to listen on; --{tls_name} is not given")));
     }
+    let files = tls_files(layers, tls_name, &listen)?;
+    Ok((listen, files))
 }
 
 /// Permissions of unix sockets, as memcached has them if nothing is said.
@@ -36,9 +47,7 @@ pub(crate) fn unix_mode(given: &Given<'_>) -> anyhow::Result<u32> {
 
 /// What is said of places without TLS.
 pub(crate) fn plain(given: &Given<'_>, unix_mode: u32) -> anyhow::Result<Vec<Listen>> {
-    let Some(texts) = given.list() else {
-        return Ok(vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 11211)))]);
-    };
+    let texts = given.list().unwrap_or_default();
     if texts.is_empty() {
         return Err(given.wrong("expected at least one address"));
     }
@@ -62,7 +71,11 @@ pub(crate) fn plain(given: &Given<'_>, unix_mode: u32) -> anyhow::Result<Vec<Lis
 ///
 /// # Errors
 /// Usage: one without the other.
-pub fn tls_files(layers: &Layers, listen: &[Listen]) -> anyhow::Result<Option<(PathBuf, PathBuf)>> {
+fn tls_files(
+    layers: &Layers,
+    tls_name: &str,
+    listen: &[Listen],
+) -> anyhow::Result<Option<(PathBuf, PathBuf)>> {
     let (certificate_file, key_file) = (path(&layers.tls_certificate())?, path(&layers.tls_key())?);
     let is_served = listen.iter().any(|listen| matches!(listen, Listen::Tls(_)));
     match (is_served, certificate_file, key_file) {
@@ -74,9 +87,9 @@ pub fn tls_files(layers: &Layers, listen: &[Listen]) -> anyhow::Result<Option<(P
             "TLS needs a certificate: give --tls-certificate FILE and --tls-key FILE",
         )),
         (false, None, None) => Ok(None),
-        (false, ..) => Err(usage(
-            "a certificate or key is given, but nothing listens with TLS: give --memcached-tls ADDR too",
-        )),
+        (false, ..) => Err(usage(format!(
+            "a certificate or key is given, but nothing listens with TLS: give --{tls_name} ADDR too"
+        ))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who may use the server, and how it shows who it is: files that are read at the start and on SIGHUP.
 
-use super::config::ServeConfig;
+use super::door::config::DoorConfig;
 use crate::host::line;
 use pumice_console::usage;
 use pumice_door_memcached::AuthFile;
@@ -20,8 +20,9 @@ impl Access {
     ///
     /// # Errors
     /// Usage, naming the file and what is wrong with it.
-    pub fn load(config: &ServeConfig) -> anyhow::Result<Self> {
-        let auth = config.door.auth_file.as_deref().map(AuthFile::load).transpose();
+    pub fn load(config: &DoorConfig) -> anyhow::Result<Self> {
+        let auth_file = config.memcached().and_then(|door| door.auth_file.as_deref());
+        let auth = auth_file.map(AuthFile::load).transpose();
         let tls = config
             .tls
             .as_ref()

@@ -1,14 +1,12 @@
 //! What a server of objects is told, checked and complete.
 
-use super::door::MemcachedConfig;
+use super::door::config::DoorConfig;
 use crate::Flags;
 use crate::host::config::{HostConfig, bytes, device, objective, secs, size};
-use crate::host::listen;
 use crate::settings::{Given, Layers};
 use pumice::IndexKind;
 use pumice::{AdmissionOptions, Durability, FlashWrite};
 use pumice_flash::{LayoutError, LayoutName, LayoutOptions};
-use pumice_net::Listen;
 use pumice_nhc::Objective;
 use pumice_trace::Size;
 use std::path::PathBuf;
@@ -58,16 +56,8 @@ pub struct ServeConfig {
     pub admission: AdmissionOptions,
     /// What a reply promises.
     pub durability: Durability,
-    /// Settings of the door alone.
-    pub door: MemcachedConfig,
-    /// Where it listens, with TLS and without.
-    pub listen: Vec<Listen>,
-    /// The files with the certificate and the key of TLS.
-    pub tls: Option<(PathBuf, PathBuf)>,
-    /// The most connections.
-    pub max_connections: usize,
-    /// Connections that may wait to be accepted.
-    pub backlog: u32,
+    /// Those of its door.
+    pub door: DoorConfig,
 }
 
 impl ServeConfig {
@@ -78,7 +68,7 @@ impl ServeConfig {
     pub fn resolve(layers: &Layers, flags: &Flags) -> anyhow::Result<Self> {
         let host = HostConfig::resolve(layers, flags)?;
         let flash = device(&layers.flash())?.unwrap_or_else(|| "pumice.flash".into());
-        let listen = listen::addresses(layers)?;
+        let door = DoorConfig::resolve(layers, host.max_connections, flags.backlog)?;
         Ok(Self {
             flush_interval_secs: secs(&layers.flush_interval(), FLUSH_INTERVAL_SECS_MAX)?
                 .unwrap_or(FLUSH_INTERVAL_SECS),
@@ -89,7 +79,7 @@ impl ServeConfig {
             performance_objective: (layers.performance_objective().read(objective)?)
                 .unwrap_or(Some(Objective::default())),
             block_size: block_size(&layers.block_size())?,
-            layout: layout(layers)?,
+            layout: layout(layers, door.policy())?,
             is_layout_given: layers.layout().text()?.is_some(),
             is_policy_given: layers.policy().text()?.is_some()
                 || layers.alpha().text()?.is_some()
@@ -98,24 +88,22 @@ impl ServeConfig {
             flash_write: flash_write(layers)?,
             admission: admission(layers)?,
             durability: layers.durability().one_of(&DURABILITIES)?.unwrap_or_default(),
-            door: MemcachedConfig::resolve(layers)?,
-            tls: listen::tls_files(layers, &listen)?,
-            listen,
-            max_connections: host.max_connections.unwrap_or(1024),
-            backlog: flags.backlog.unwrap_or(1024),
+            door,
             host,
         })
     }
 }
 
-fn layout(layers: &Layers) -> anyhow::Result<LayoutOptions> {
+fn layout(layers: &Layers, usual_of_ripq: Option<&str>) -> anyhow::Result<LayoutOptions> {
     let named = |name: &str| {
         let layout = name.parse::<LayoutName>();
         layout.map_err(|_| format!("no such layout ({})", LayoutName::names()))
     };
     let layout = layers.layout().read(named)?.unwrap_or(LayoutName::Ripq);
     let (alpha, theta) = (layers.alpha().parse::<f64>()?, layers.theta().parse::<f64>()?);
-    let options = LayoutOptions::new(layout, layers.policy().text()?, alpha, theta);
+    let given = layers.policy();
+    let usual = usual_of_ripq.filter(|_| layout == LayoutName::Ripq);
+    let options = LayoutOptions::new(layout, given.text()?.or(usual), alpha, theta);
     options.map_err(|error| {
         let what = error.to_string();
         match error {

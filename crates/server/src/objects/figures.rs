@@ -17,6 +17,8 @@ pub const WATCHED: &[(&str, &str)] = &[
     ("memcached", "connections_rejected"),
     ("memcached", "slow_peers_closed"),
     ("memcached", "store_no_memory"),
+    ("http", "connections_rejected"),
+    ("http", "slow_clients_closed"),
     ("flash", "dropped_no_block"),
     ("flash", "log_failures"),
     ("flash", "corrupt_records"),
@@ -183,8 +185,7 @@ fn cache_groups(stats: &Stats) -> [Group; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::figures::{server_group, table};
-    use crate::objects::door::memcached;
+    use crate::host::figures::{connections_group, server_group, table};
     use pumice_advise::Rating;
     use pumice_door_admin::process;
     use pumice_nhc::Counts;
@@ -221,7 +222,10 @@ mod tests {
             performance,
             split_group("performance_split", idle, &Counts::new()),
         ]);
-        groups.push(memcached::group([0; 3], &Default::default()));
+        let memcached = pumice_door_memcached::Counts::default().figures();
+        groups.push(connections_group("memcached", [0; 3], memcached));
+        let http = pumice_door_http::Counts::default().figures();
+        groups.push(connections_group("http", [0; 3], http));
         let mut page = table(&groups);
         for figure in groups.iter().flat_map(|group| &group.figures) {
             let words = [" of those", "Their ", "those ", "The same"];

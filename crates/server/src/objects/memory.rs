@@ -7,31 +7,6 @@ use pumice_blocks::Geometry;
 use pumice_console::usage;
 use pumice_trace::Human;
 
-/// What a connection holds while it is idle, or waits with little in hand: its state in the door and the event loop (1 KiB, or 8
-/// while a command of its is executed), the beginning of a command, the end of a reply.
-const IDLE_BYTES: u64 = 6 << 10;
-
-/// What TLS holds of a connection beside that: keys, the state of its session, and a buffer of 4 KiB to read into.
-const TLS_BYTES: u64 = 8 << 10;
-
-/// Input and output buffers of a connection that is being served; as many are counted as are served at once.
-const BUSY_BYTES: u64 = 96 << 10;
-const BUSY_CONNECTIONS: u64 = 32;
-
-/// Spare buffers, stack, ring and the allocator's caches of a worker, where there are more than the program's part has room for.
-const THREAD_BYTES: u64 = 512 << 10;
-const FEW_THREADS: usize = 4;
-
-/// Memory for connections in a budget of `dram` bytes: what all together may hold, and what each holds by itself.
-fn connections(config: &ServeConfig, dram: u64) -> u64 {
-    let connections = config.max_connections as u64;
-    let idle = IDLE_BYTES + config.tls.as_ref().map_or(0, |_| TLS_BYTES);
-    config.door.shared_bytes(dram)
-        + connections * idle
-        + connections.min(BUSY_CONNECTIONS) * BUSY_BYTES
-        + config.host.threads.saturating_sub(FEW_THREADS) as u64 * THREAD_BYTES
-}
-
 /// How the budget is divided, and the index that goes with it.
 pub struct Division {
     pub plan: MemoryPlan,
@@ -46,12 +21,13 @@ pub struct Division {
 /// Usage, naming the smallest budget, of DRAM or of bytes to the flash, or the smallest flash that works.
 pub fn divide(config: &ServeConfig, target: &Target) -> anyhow::Result<Division> {
     let division = try_divide(config, target, config.host.dram).ok_or_else(|| {
+        let values = config.door.memcached().map(|door| u64::from(door.max_item_size));
+        let values = values.map_or_else(String::new, |bytes| format!(" values of {:#},", Human(bytes)));
         usage(format!(
-            "--dram {:#} is too little for {:#} of flash, values of {:#}, {} connections and {} threads; {}",
+            "--dram {:#} is too little for {:#} of flash,{values} {} connections and {} threads; {}",
             Human(config.host.dram),
             Human(target.capacity),
-            Human(u64::from(config.door.max_item_size)),
-            config.max_connections,
+            config.door.connections_max,
             config.host.threads,
             smallest(config, target, config.host.dram).map_or_else(
                 || "none works".to_owned(),
@@ -90,7 +66,7 @@ fn try_divide(config: &ServeConfig, target: &Target, dram: u64) -> Option<Divisi
         layout: target.layout,
         admission: config.admission.rule,
     };
-    let connections = connections(config, dram);
+    let connections = config.door.bytes(dram, config.host.threads);
     // Nobody is connected while a start reads the device, so that uses the memory of connections; it seldom needs more.
     let divided = |index| {
         let plan = budget(connections).divide(index)?;

@@ -19,7 +19,10 @@ use crate::service::{Door, Service, Share};
 use crate::throttle::{Kinds, Throttling};
 use access::Access;
 use anyhow::Context;
-use door::{Memcached, ObjectDoor};
+use door::ObjectDoor;
+use door::config::Own;
+use door::http::Http;
+use door::memcached::Memcached;
 use flash::Target;
 use memory::Division;
 use performance::{OrLeftOut, Performance, Wanted};
@@ -69,9 +72,10 @@ pub struct Objects {
 /// Usage, or what failed.
 pub fn run(config: &ServeConfig, accept_clock: bool, kinds: Kinds) -> anyhow::Result<()> {
     // Keys and passwords are often root's alone.
-    let access = Access::load(config)?;
+    let access = Access::load(&config.door)?;
     let host = Host::new(&config.host, kinds)?;
-    limits::allow_open_files(config.max_connections, config.host.threads, 2);
+    let threads = config.host.threads;
+    limits::allow_open_files(config.door.all_connections(threads), threads, 2);
     if let Some(other) = kinds.beside(&["flash", "performance-tier"]) {
         return Err(usage(format!(
             "--throttle {other}=: that is of volumes; give --nbd, --backing and --cache"
@@ -86,7 +90,14 @@ pub fn run(config: &ServeConfig, accept_clock: bool, kinds: Kinds) -> anyhow::Re
     let target = flash::look(config)?;
     let division = memory::divide(config, &target)?;
     let performance = performance::look(config, &target, division.plan.block_bytes)?;
-    let door: Arc<dyn ObjectDoor> = Arc::new(Memcached::bind(config, access)?);
+    let (door, host_config) = (&config.door, &config.host);
+    let door: Arc<dyn ObjectDoor> = match &door.own {
+        Own::Memcached(own) => Arc::new(Memcached::bind(door, own, host_config, access)?),
+        Own::Http(own) => {
+            let bytes_max = door.object_bytes_max(target.capacity);
+            Arc::new(Http::bind(door, own, host_config, bytes_max, access)?)
+        }
+    };
     host.run(vec![Arc::clone(&door) as Arc<dyn Door>], |host| {
         let mut options = cache_options(config, &target, &division)?;
         options.accept_clock = accept_clock;
@@ -248,7 +259,7 @@ fn cache_options(config: &ServeConfig, target: &Target, division: &Division) -> 
         admission: config.admission,
         durability: config.durability,
         flush_interval_secs: config.flush_interval_secs,
-        item_bytes_max: config.door.max_item_size as usize,
+        item_bytes_max: usize::try_from(config.door.object_bytes_max(target.capacity)).unwrap_or(usize::MAX),
         ..CacheOptions::default()
     })
 }

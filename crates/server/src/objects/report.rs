@@ -1,6 +1,7 @@
 //! What a server of objects says about itself in its log.
 
 use super::config::{DURABILITIES, ServeConfig};
+use super::door::config::Own;
 use super::flash::Target;
 use super::memory::Division;
 use super::performance::Performance;
@@ -9,7 +10,7 @@ use crate::lifetime::Pace;
 use pumice::{IndexKind, LeftBehind, MemoryPlan, Recovered};
 use pumice_console::VERSION;
 use pumice_device::FileShared;
-use pumice_flash::{LayoutOptions, slot_bits};
+use pumice_flash::{LayoutName, LayoutOptions, slot_bits};
 use pumice_trace::Human;
 use std::time::Duration;
 
@@ -43,6 +44,19 @@ pub fn start(
         division.index,
         (DURABILITIES.iter().find(|(_, level)| *level == config.durability)).map_or("", |(name, _)| name),
     ));
+    if let Own::Http(door) = &config.door.own {
+        let policy = match target.layout.layout {
+            LayoutName::Ripq if !config.is_policy_given => {
+                "; policy gdsf-3, as none is given: it hits more objects, slru-3 more bytes"
+            }
+            _ => "",
+        };
+        line(format_args!(
+            "origin: {}, bodies of up to {} are stored{policy}",
+            door.origin.url,
+            Human(config.door.object_bytes_max(target.capacity)),
+        ));
+    }
     if let Some(Performance { shared, tier, .. }) = performance {
         line(format_args!(
             "performance tier: {}, {} for copies of {} blocks, {}",

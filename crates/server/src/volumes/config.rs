@@ -4,7 +4,7 @@ use crate::Flags;
 use crate::host::config::{HostConfig, objective};
 use crate::host::listen;
 use crate::lifetime;
-use crate::settings::{Given, Layers};
+use crate::settings::{Given, Layers, has};
 use pumice_admit::{Rule, WriteBudget};
 use pumice_backing::Source;
 use pumice_console::usage;
@@ -29,11 +29,6 @@ const OF_VOLUMES: &str = "backing cache cache-size mode chunk-size read-ahead sc
 /// Settings of any server, or of both caches. All others are of the object cache.
 const OF_BOTH: &str = "nbd flash-admit flash-write-budget performance-objective dram threads max-connections flash-timeout max-absence \
                        tbw dwpd cycles drive-size warranty unix-mode admin log-format";
-
-/// Whether a list has a name.
-fn has(list: &str, name: &str) -> bool {
-    list.split_whitespace().any(|listed| listed == name)
-}
 
 /// A volume and its cache.
 #[derive(Clone, Debug, PartialEq)]

@@ -46,6 +46,6 @@ impl Door for Nbd {
     }
 
     fn places(&self) -> Vec<String> {
-        places("NBD", self.inner.local_addrs(), &self.listen)
+        places("NBD", self.inner.local_addrs(), &[], &self.listen)
     }
 }

@@ -26,7 +26,7 @@ impl Volumes {
                 volume: Some(prepared.name.clone()),
                 ..latency(
                     "nbd",
-                    operation.name(),
+                    (operation.name(), ""),
                     &self.door.inner.stats().latency(number, operation),
                 )
             })

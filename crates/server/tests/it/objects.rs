@@ -4,7 +4,7 @@ use pumice::Rule;
 use pumice::{AdmissionOptions, Durability, FlashWrite};
 use pumice_flash::LayoutName;
 use pumice_server::Flags;
-use pumice_server::objects::ServeConfig;
+use pumice_server::objects::{ServeConfig, options_of_empty};
 use pumice_server::settings::{Layers, Settings};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(config.host.dram, 256 << 20);
     assert_eq!(config.flash, PathBuf::from("pumice.flash"));
     assert_eq!(config.flash_size, None);
-    assert_eq!(config.door.max_item_size, 1 << 20);
+    assert_eq!(config.door.memcached().unwrap().max_item_size, 1 << 20);
     assert_eq!(config.host.admin, Some(SocketAddr::from(([127, 0, 0, 1], 11250))));
     assert_eq!(
         (config.flash_write, config.durability),
@@ -83,4 +83,49 @@ fn what_steers_the_layout_arrives() {
         ..Default::default()
     };
     assert_eq!(resolved(flags), (0.25, 0.9));
+}
+
+#[test]
+fn http_has_a_policy_of_its_own_for_a_layout_that_has_queues() {
+    let resolved = |file: &str| {
+        let file = format!("http = \"127.0.0.1:0\"\norigin = \"http://o\"\n{file}");
+        let layers = Layers::of(Settings::default(), [], &file, "a.toml".to_owned()).unwrap();
+        ServeConfig::resolve(&layers, &Flags::default()).unwrap()
+    };
+    let policy = |file: &str| resolved(file).layout.policy.name();
+    assert_eq!(policy(""), "gdsf-3");
+    assert_eq!(policy("policy = \"lru\""), "lru");
+    assert_eq!(policy("layout = \"sipq\""), "slru-3");
+    assert_eq!(policy("layout = \"fifo\""), "fifo");
+    let door = |file: &str| resolved(file).door;
+    assert_eq!(door("").object_bytes_max(4 << 30), 1 << 30);
+    let large = options_of_empty(&resolved(""), 4 << 30).unwrap();
+    assert_eq!(
+        (large.item_bytes_max, large.layout.policy.name().as_str()),
+        (1 << 30, "gdsf-3")
+    );
+    let most = door("http-object-max = \"5MiB\"").object_bytes_max(4 << 30);
+    assert_eq!(most, 5 << 20);
+    // Each connection has its place in the budget, and so has each transfer.
+    let few = door("max-connections = 1\nthreads = 1").bytes(256 << 20, 1);
+    let many = door("max-connections = 1001\nthreads = 1").bytes(256 << 20, 1);
+    assert_eq!(many - few, 1000 * pumice_door_http::CONNECTION_BYTES as u64);
+    assert!((32 << 20..64 << 20).contains(&few), "{few}");
+}
+
+#[test]
+fn a_rule_that_is_none_is_refused_with_its_place() {
+    let refused = |file: &str| {
+        let file = format!("http = \"127.0.0.1:0\"\norigin = \"http://o\"\n{file}");
+        let layers = Layers::of(Settings::default(), [], &file, "a.toml".to_owned());
+        let config = layers.and_then(|layers| ServeConfig::resolve(&layers, &Flags::default()));
+        config.unwrap_err().to_string()
+    };
+    let error = refused("[[http-rule]]\npath = \"/a\"\n[[http-rule]]\npath = \"a\"\n");
+    assert!(
+        error.contains("a.toml") && error.contains("http-rule 2: path"),
+        "{error}"
+    );
+    let error = refused("[[http-rule]]\npath = \"/a\"\nfrehs = 1\n");
+    assert!(error.contains("a.toml") && error.contains("frehs"), "{error}");
 }

@@ -1,5 +1,7 @@
 //! Settings, from where they come.
 
+use pumice_door_http::rule_table::RuleTable;
+use pumice_door_http::rules::Rules;
 use pumice_server::settings::{Given, Layers, Settings};
 
 fn environment(variables: &[(&str, &str)]) -> anyhow::Result<Layers> {
@@ -84,12 +86,24 @@ fn an_unknown_key_is_an_error_that_names_it() {
 #[test]
 fn the_sample_file_shows_every_key_and_is_valid_when_uncommented() {
     let sample = include_str!("../../../../pumice.toml");
-    let keys: Vec<&str> = sample
-        .lines()
-        .filter_map(|line| line.strip_prefix('#')?.split_once(" = "))
-        .map(|(key, _)| key)
-        .collect();
-    assert_eq!(keys, Settings::NAMES);
+    let (settings, rule) = sample.split_once("#[[http-rule]]\n").unwrap();
+    let keys = |text: &str| -> Vec<String> {
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix('#')?.split_once(" = "));
+        lines.map(|(key, _)| key.to_owned()).collect()
+    };
+    assert_eq!(keys(settings), Settings::NAMES);
+    let all = toml::Table::try_from(RuleTable {
+        fresh: Some(0),
+        stale_while_revalidate: Some(0),
+        stale_if_error: Some(0),
+        query_keep: Some(Vec::new()),
+        ..RuleTable::default()
+    });
+    let mut named = keys(rule);
+    named.sort();
+    assert_eq!(named, all.unwrap().keys().cloned().collect::<Vec<_>>());
     assert_eq!(toml::from_str::<Settings>(sample).unwrap(), Settings::default());
     let uncommented: String = sample
         .lines()
@@ -98,5 +112,6 @@ fn the_sample_file_shows_every_key_and_is_valid_when_uncommented() {
             _ => format!("{line}\n"),
         })
         .collect();
-    toml::from_str::<Settings>(&uncommented).unwrap();
+    let all = toml::from_str::<Settings>(&uncommented).unwrap();
+    Rules::of_tables(&all.http_rules).unwrap();
 }

@@ -1,12 +1,10 @@
-//! The door of a server of objects. What is a door's own stands in its file: its settings, what it holds of the DRAM, how it is bound, and
-//! its figures.
+//! What a server of objects asks of its door.
 
+pub mod config;
+pub(super) mod http;
 pub(super) mod memcached;
 
-pub use memcached::{Memcached, MemcachedConfig};
-
 use super::worker::{ServedCache, ServedDevice};
-use crate::host::figures::{connections_group, latency};
 use crate::service::Door;
 use pumice::Cx;
 use pumice_door_admin::{Group, Latency};
