@@ -12,7 +12,7 @@ use locks::Mutex;
 use pumice::Follow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::{Notify, watch};
 
 /// How long requests for a key go to the origin each for itself, after an answer that was for one alone.
@@ -48,6 +48,8 @@ pub(super) struct Coming {
     id: VariantId,
     /// Where the body comes from.
     pub(super) follow: Follow,
+    /// Not all of it does.
+    is_cut: AtomicBool,
 }
 
 /// Which variant a request asks for: as if there were no other.
@@ -69,7 +71,17 @@ impl Coming {
             body_bytes,
             vary,
             follow,
+            is_cut: AtomicBool::new(false),
         }
+    }
+
+    /// The rest of the body comes to nobody but the one that asked.
+    pub(super) fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Relaxed)
     }
 
     /// Its head; a length that is not known yet is taken for the largest.

@@ -11,15 +11,17 @@ use crate::freshness::Times;
 use crate::head::NewHead;
 use crate::key::{EngineKey, Target};
 use crate::origin::{OriginBody, OriginError, RequestBody};
-use crate::server::body::{Chunk, Chunks, From, Holds};
+use crate::range::Part;
+use crate::server::body::{Chunk, Chunks, Cut, From, Holds};
 use crate::server::random;
 use crate::status::{CacheStatus, Forward};
 use crate::store::{Exchange, may_store};
 use crate::vary::{VariantId, Variants, variant_key};
-use futures_util::stream;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use http_body_util::BodyExt;
-use pumice::{Action, Meta, NewObject, ObjectWriter, Outcome, RejectReason};
+use pumice::{Action, Broken, Meta, NewObject, ObjectWriter, Outcome, RejectReason};
 use pumice_device::Device;
 use pumice_net::Share;
 use std::pin::pin;
@@ -30,16 +32,34 @@ use tokio::sync::oneshot;
 /// How long the origin is left alone, for a key of which something stale may be used, after it failed.
 const SPARED_SECS: i64 = 5;
 
+/// The longest response that is stored while the flash device is out: longer ones would fall out of DRAM before they have come.
+const DRAM_ALONE_BYTES_MAX: u64 = 256 << 10;
+
 /// What the one that asked hears of its flight.
-pub(super) enum Led {
-    /// The answer is stored while it comes; its fields, all of them.
-    Coming(Arc<Coming>, StatusCode, HeaderMap),
+pub(super) enum Led<D: Device + Clone> {
+    /// The answer is stored while it comes.
+    Coming(Arc<Coming>, Own<D>),
     /// What is stored is good still.
     Freshened,
     /// The answer is not stored, and why.
     Alone(Box<Checked>, &'static str),
     /// There is none.
     Failed(OriginError),
+}
+
+/// What is for the one that asked alone: all fields that the origin sent, and what is behind the bytes that are stored.
+pub(super) struct Own<D: Device + Clone> {
+    status: StatusCode,
+    fields: HeaderMap,
+    tail: oneshot::Receiver<Tail<D>>,
+}
+
+/// The rest of a body that turns out to be too long to be stored.
+struct Tail<D: Device + Clone> {
+    /// What came before is there as long as this is.
+    _writer: ObjectWriter<D>,
+    next: Bytes,
+    body: OriginBody,
 }
 
 /// A request to the origin, and what is known of its URL.
@@ -161,10 +181,10 @@ impl<D: Device + Clone> Proxy<D> {
         let (tell, told) = oneshot::channel();
         tokio::task::spawn_local(Rc::clone(self).fly(job, pilot, tell));
         let failure = match told.await {
-            Ok(Led::Coming(coming, status, fields)) => {
+            Ok(Led::Coming(coming, own)) => {
                 counters.misses.add(1);
                 cache.is_stored = true;
-                let reply = self.reply_coming(&asked, &coming, Some((status, fields)), rider, cache);
+                let reply = self.reply_coming(&asked, coming, Some(own), rider, cache);
                 return self.respond(asked, reply);
             }
             Ok(Led::Freshened) => {
@@ -245,7 +265,7 @@ impl<D: Device + Clone> Proxy<D> {
         match stage {
             Stage::Coming(coming) if coming.fits(&asked.target, &asked.method, &asked.fields, now) => {
                 self.stats().counters.collapsed.add(1);
-                let reply = self.reply_coming(&asked, &coming, None, rider, cache);
+                let reply = self.reply_coming(&asked, coming, None, rider, cache);
                 return self.respond(asked, reply);
             }
             Stage::Freshened => {
@@ -291,26 +311,32 @@ impl<D: Device + Clone> Proxy<D> {
     fn reply_coming(
         self: &Rc<Self>,
         asked: &Asked,
-        coming: &Coming,
-        own: Option<(StatusCode, HeaderMap)>,
+        coming: Arc<Coming>,
+        own: Option<Own<D>>,
         rider: Rider,
         cache: CacheStatus,
     ) -> Reply<D::Buf> {
         let head = coming.head();
         let now = self.now();
+        let ttl_secs = head.freshness.ttl_secs(now);
         let is_modified = !is_not_modified(&asked.fields, &head);
+        let (own, tail) = match own {
+            Some(Own { status, fields, tail }) => (Some((status, fields)), Some(tail)),
+            None => (None, None),
+        };
         let (status, fields) = match own {
             Some(own) if is_modified => own,
-            _ if is_modified => head_of_answer(&head, Sending::Part(crate::range::Part::Whole), now),
+            _ if is_modified => head_of_answer(&head, Sending::Part(Part::Whole), now),
             _ => head_of_answer(&head, Sending::NotModified, now),
         };
-        let has_body = is_modified && asked.method == Method::GET && coming.body_bytes != Some(0);
-        let (from, left) = match has_body {
-            true => (From::Parts(self.follow(coming, rider)), coming.body_bytes),
-            false => (From::Nothing, None),
+        let left = coming.body_bytes.filter(|_| is_modified);
+        let has_body = is_modified && asked.method == Method::GET && left != Some(0);
+        let from = match has_body {
+            true => From::Parts(self.follow(coming, rider, tail)),
+            false => From::Nothing,
         };
         let cache = CacheStatus {
-            ttl_secs: Some(head.freshness.ttl_secs(now)),
+            ttl_secs: Some(ttl_secs),
             ..cache
         };
         Reply {
@@ -318,15 +344,20 @@ impl<D: Device + Clone> Proxy<D> {
             fields,
             from,
             left,
-            cache,
+            cache: Some(cache),
         }
     }
 
     /// A body that comes, at the reader's own speed.
-    fn follow(self: &Rc<Self>, coming: &Coming, rider: Rider) -> Chunks<D::Buf> {
+    fn follow(
+        self: &Rc<Self>,
+        coming: Arc<Coming>,
+        rider: Rider,
+        tail: Option<oneshot::Receiver<Tail<D>>>,
+    ) -> Chunks<D::Buf> {
         let follower = coming.follow.reader(&self.cache, &self.cx, 0);
         let state = (Rc::clone(self), follower, rider);
-        Box::pin(stream::try_unfold(state, async |(proxy, mut follower, rider)| {
+        let stored = stream::try_unfold(state, async |(proxy, mut follower, rider)| {
             let budget = &proxy.shared.budgets.output;
             let share = budget.take_more(follower.next_bytes()).await;
             let Some(pieces) = follower.read().await? else {
@@ -337,11 +368,22 @@ impl<D: Device + Clone> Proxy<D> {
                 _share: Some(share),
             };
             Ok(Some((Chunk::pieces(pieces, holds), (proxy, follower, rider))))
-        }))
+        });
+        let rest = async move {
+            let tail = match tail {
+                Some(tail) => tail.await.ok(),
+                None => None,
+            };
+            match tail {
+                None if coming.is_cut() => Err(Cut::Broken(Broken)),
+                tail => Ok(rest_of(tail)),
+            }
+        };
+        Box::pin(stored.chain(stream::once(rest).try_flatten()))
     }
 
     /// Asks the origin, and stores its answer if it may be.
-    async fn fly(self: Rc<Self>, mut job: Job<D>, pilot: Pilot, tell: oneshot::Sender<Led>) {
+    async fn fly(self: Rc<Self>, mut job: Job<D>, pilot: Pilot, tell: oneshot::Sender<Led<D>>) {
         loop {
             let requested_secs = self.now();
             let asking = self.ask_origin(&Method::GET, &job.target, job.fields.clone(), RequestBody::Empty);
@@ -386,8 +428,15 @@ impl<D: Device + Clone> Proxy<D> {
                     let coming = Arc::new(coming);
                     pilot.say(Stage::Coming(Arc::clone(&coming)), now);
                     let (parts, body) = checked.response.into_parts();
-                    let _ = tell.send(Led::Coming(coming, parts.status, parts.headers));
-                    self.store(&job, storage, (body, checked.body_bytes), pilot).await;
+                    let (to_tail, tail) = oneshot::channel();
+                    let own = Own {
+                        status: parts.status,
+                        fields: parts.headers,
+                        tail,
+                    };
+                    let _ = tell.send(Led::Coming(Arc::clone(&coming), own));
+                    let body = (body, checked.body_bytes, to_tail);
+                    self.store(&job, storage, &coming, body, pilot).await;
                 }
             }
             return;
@@ -409,6 +458,13 @@ impl<D: Device + Clone> Proxy<D> {
             times,
             body_bytes: checked.body_bytes,
         };
+        if self.cache.flash_failure().is_some()
+            && checked
+                .body_bytes
+                .is_none_or(|bytes| bytes > DRAM_ALONE_BYTES_MAX)
+        {
+            return Err("flash");
+        }
         let rule = self.rule(&job.target);
         let storing = may_store(&exchange, rule, self.shared.config.object_bytes_max);
         let storing = storing.map_err(|why| why.name())?;
@@ -459,7 +515,8 @@ impl<D: Device + Clone> Proxy<D> {
         &self,
         job: &Job<D>,
         mut storage: Storage<D>,
-        (mut body, body_bytes): (OriginBody, Option<u64>),
+        coming: &Coming,
+        (mut body, body_bytes, to_tail): (OriginBody, Option<u64>, oneshot::Sender<Tail<D>>),
         pilot: Pilot,
     ) {
         let counters = &self.stats().counters;
@@ -479,15 +536,26 @@ impl<D: Device + Clone> Proxy<D> {
                     Some(Ok(frame)) => {
                         let Ok(bytes) = frame.into_data() else { continue };
                         come += bytes.len() as u64;
-                        if come > self.shared.config.object_bytes_max
-                            || storage.writer.append(&bytes).await.is_err()
-                        {
+                        if come > self.shared.config.object_bytes_max {
+                            // Who asked for it gets the rest; the others ask for themselves.
+                            coming.cut();
+                            pilot.say(Stage::Alone, self.now());
+                            storage.writer.end_following();
+                            let tail = Tail {
+                                _writer: storage.writer,
+                                next: bytes,
+                                body,
+                            };
+                            return drop(to_tail.send(tail));
+                        }
+                        if storage.writer.append(&bytes).await.is_err() {
                             return;
                         }
                     }
                 }
             }
         }
+        drop(to_tail);
         let is_void = || self.shared.voids.count(&job.key) != job.voids;
         if is_void() {
             storage.writer.end_following();
@@ -540,4 +608,19 @@ impl<D: Device + Clone> Proxy<D> {
         }
         is_listed
     }
+}
+
+/// What is behind the bytes that are stored, if anything.
+fn rest_of<D: Device + Clone>(tail: Option<Tail<D>>) -> impl Stream<Item = Result<Chunk<D::Buf>, Cut>> {
+    stream::try_unfold(tail, async |tail| {
+        let Some(mut tail) = tail else { return Ok(None) };
+        let mut next = std::mem::take(&mut tail.next);
+        while next.is_empty() {
+            match tail.body.frame().await {
+                None => return Ok(None),
+                Some(frame) => next = frame?.into_data().unwrap_or_default(),
+            }
+        }
+        Ok(Some((Chunk::Bytes(next), Some(tail))))
+    })
 }

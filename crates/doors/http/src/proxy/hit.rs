@@ -151,11 +151,11 @@ impl<D: Device + Clone> Proxy<D> {
                 fields,
                 from,
                 left: Some(bytes),
-                cache: CacheStatus {
+                cache: Some(CacheStatus {
                     ttl_secs: Some(ttl_secs),
                     detail: Some(tier_name(tier)),
                     ..CacheStatus::default()
-                },
+                }),
             },
         ))
     }
@@ -223,7 +223,7 @@ impl<D: Device + Clone> Proxy<D> {
                 fields,
                 from,
                 left: Some(left),
-                cache,
+                cache: Some(cache),
             },
         ))
     }

@@ -76,7 +76,8 @@ struct Reply<B> {
     from: From<B>,
     /// Length of the body, where it is known.
     left: Option<u64>,
-    cache: CacheStatus,
+    /// `None` where the cache had no part in it.
+    cache: Option<CacheStatus>,
 }
 
 /// The answer to a request, as hyper takes it.
@@ -220,7 +221,7 @@ impl<D: Device + Clone> Proxy<D> {
             let (why, revalidates) = match decision {
                 Decision::Serve { revalidates, .. } => (None, revalidates),
                 Decision::GatewayTimeout => {
-                    let answer = page(StatusCode::GATEWAY_TIMEOUT, CacheStatus::default());
+                    let answer = page(StatusCode::GATEWAY_TIMEOUT, None);
                     return self.respond(asked, answer);
                 }
                 Decision::Pass(why) => return self.pass(asked, why).await,
@@ -253,7 +254,7 @@ impl<D: Device + Clone> Proxy<D> {
             client: asked.under_way.client().address,
         };
         if clean_request(&mut asked.fields, self.hop(asked.version), arrival).is_err() {
-            return Some(page(StatusCode::LOOP_DETECTED, CacheStatus::default()));
+            return Some(page(StatusCode::LOOP_DETECTED, None));
         }
         if asked.method != Method::OPTIONS {
             return None;
@@ -269,7 +270,7 @@ impl<D: Device + Clone> Proxy<D> {
             }
             return None;
         }
-        let mut reply = page(StatusCode::OK, CacheStatus::default());
+        let mut reply = page(StatusCode::OK, None);
         let methods = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
         reply.fields.insert(ALLOW, HeaderValue::from_static(methods));
         Some(reply)
@@ -278,7 +279,7 @@ impl<D: Device + Clone> Proxy<D> {
     /// Refuses a request; nobody knows where the next one would begin.
     fn refuse(self: &Rc<Self>, refused: Refused, version: Version, under_way: UnderWay) -> Respond<D> {
         self.stats().counters.refused.add(1);
-        let mut reply = page(refused.status(), CacheStatus::default());
+        let mut reply = page(refused.status(), None);
         if version != Version::HTTP_2 {
             reply.fields.insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -289,19 +290,21 @@ impl<D: Device + Clone> Proxy<D> {
     /// Ends a request with an answer.
     fn respond(self: &Rc<Self>, asked: Asked, mut reply: Reply<D::Buf>) -> Respond<D> {
         let stats = self.stats();
-        let status = reply.cache.to_string();
-        let status = HeaderValue::from_maybe_shared(Bytes::from(status)).expect("a structured field");
-        reply.fields.append(CACHE_STATUS, status);
+        if let Some(cache) = &reply.cache {
+            let text = Bytes::from(cache.to_string());
+            let value = HeaderValue::from_maybe_shared(text).expect("a structured field");
+            reply.fields.append(CACHE_STATUS, value);
+        }
         if asked.method == Method::HEAD {
             (reply.from, reply.left) = (From::Nothing, None);
         }
         stats.counters.status(reply.status);
         let is_read = asked.method == Method::GET || asked.method == Method::HEAD;
-        let operation = match (is_read, reply.cache.forward, reply.cache.detail) {
-            (true, None, Some("dram")) => Operation::GetDram,
-            (true, None, Some("flash")) => Operation::GetFlash,
-            (true, Some(_), _) => Operation::GetMiss,
-            _ => Operation::Other,
+        let operation = match reply.cache.filter(|_| is_read) {
+            None => Operation::Other,
+            Some(CacheStatus { forward: Some(_), .. }) => Operation::GetMiss,
+            Some(cache) if cache.detail == Some("flash") => Operation::GetFlash,
+            Some(_) => Operation::GetDram,
         };
         let took = self.cx.clock.monotonic_ns().saturating_sub(asked.started_ns);
         stats.latency[operation as usize].record(took, 1);
@@ -326,7 +329,7 @@ impl<D: Device + Clone> Proxy<D> {
             OriginError::Busy => StatusCode::SERVICE_UNAVAILABLE,
             OriginError::Connect | OriginError::Broken | OriginError::Bad(_) => StatusCode::BAD_GATEWAY,
         };
-        page(status, cache)
+        page(status, Some(cache))
     }
 }
 
@@ -337,7 +340,7 @@ fn is_plain(fields: &HeaderMap) -> bool {
 }
 
 /// A page of this server's own.
-fn page<B>(status: StatusCode, cache: CacheStatus) -> Reply<B> {
+fn page<B>(status: StatusCode, cache: Option<CacheStatus>) -> Reply<B> {
     let text = Bytes::from(format!("{status}\n"));
     let mut fields = HeaderMap::new();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));

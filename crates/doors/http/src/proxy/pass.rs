@@ -9,10 +9,17 @@ use crate::key::Target;
 use crate::origin::{OriginBody, OriginError, RequestBody};
 use crate::server::body::From;
 use crate::status::{CacheStatus, Forward};
+use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
-use hyper::body::Body;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use pumice_device::Device;
+use std::error::Error;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::{Instant, Sleep, sleep};
 
 /// An answer of the origin that was checked, its fields cleaned.
 pub(super) struct Checked {
@@ -34,8 +41,56 @@ impl Checked {
             fields: parts.headers,
             from,
             left,
-            cache,
+            cache: Some(cache),
         }
+    }
+}
+
+/// The body of a request, which ends in an error where the client sends none of it for too long.
+struct Upload {
+    body: Incoming,
+    timeout: Duration,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// A client stopped in the middle of its request.
+#[derive(Debug, Error)]
+#[error("the request's body does not come")]
+struct Stalled;
+
+impl Upload {
+    fn new(body: Incoming, timeout: Duration) -> Self {
+        Self {
+            body,
+            timeout,
+            timer: Box::pin(sleep(timeout)),
+        }
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let upload = self.get_mut();
+        let polled = Pin::new(&mut upload.body).poll_frame(cx);
+        if polled.is_ready() {
+            upload.timer.as_mut().reset(Instant::now() + upload.timeout);
+            return polled.map_err(Into::into);
+        }
+        upload.timer.as_mut().poll(cx).map(|()| Some(Err(Stalled.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -98,7 +153,9 @@ impl<D: Device + Clone> Proxy<D> {
             remove_all(&mut fields, |name| name.as_str().starts_with("content-"));
             body = None;
         }
-        let body = body.map_or(RequestBody::Empty, RequestBody::Incoming);
+        let body = body.map_or(RequestBody::Empty, |body| {
+            RequestBody::Other(Box::pin(Upload::new(body, self.shared.config.stall_timeout)))
+        });
         match self.ask_origin(&asked.method, &asked.target, fields, body).await {
             Err(error) => self.respond(asked, Self::failure(error, cache)),
             Ok(checked) => {

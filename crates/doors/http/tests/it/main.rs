@@ -2,14 +2,18 @@
 
 mod access_log;
 mod any_bytes;
+mod collapsed;
 mod common;
 mod directives;
 mod life;
 mod origin;
+mod passed;
 mod rfc9111;
 mod rule_tables;
 mod second_opinion;
 mod stored;
 mod stored_heads;
 mod table;
+mod validated;
+mod variants;
 mod wire;
