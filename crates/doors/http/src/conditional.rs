@@ -87,7 +87,7 @@ pub fn ask_validation(request: &mut HeaderMap, head: &Head<'_>) {
 }
 
 /// The fields of a stored response after a 304 to its validation (RFC 9111, 3.2, 4.3.4): those of the 304 in place of the old ones, but
-/// for length, coding and range, which belong to the stored body. They are judged and stored as those of a new response.
+/// for length, coding, range and digest, which belong to the stored body. They are judged and stored as those of a new response.
 ///
 /// `None` where the 304 is about another response: its validators are not the stored ones. Tags are compared weakly, as one was asked for
 /// and some servers weaken the tag of a compressed body alone; the stored tag stays as it is.
@@ -104,8 +104,9 @@ pub fn freshen(head: &Head<'_>, answer: &HeaderMap) -> Option<HeaderMap> {
     // Without one the 304 is as old as it is here; the old date would make it older.
     fields.remove(DATE);
     fields.remove(AGE);
-    let is_of_body =
-        |name: &HeaderName| [CONTENT_LENGTH, CONTENT_ENCODING, CONTENT_RANGE, ETAG].contains(name);
+    let is_of_body = |name: &HeaderName| {
+        [CONTENT_LENGTH, CONTENT_ENCODING, CONTENT_RANGE, ETAG].contains(name) || name == "content-md5"
+    };
     for name in answer.keys().filter(|name| !is_of_body(name)) {
         fields.remove(name);
         for value in answer.get_all(name) {

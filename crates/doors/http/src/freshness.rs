@@ -2,7 +2,7 @@
 
 use crate::directives::Directives;
 use crate::rules::{Override, Rule};
-use crate::syntax::{SECS_MAX, date, members, secs};
+use crate::syntax::{SECS_MAX, date, secs, single};
 use http::StatusCode;
 use http::header::{AGE, DATE, EXPIRES, HeaderMap, LAST_MODIFIED};
 
@@ -97,10 +97,14 @@ pub fn freshness(
     (fresh, basis)
 }
 
-/// The age when the response came (RFC 9111, 4.2.3). Of several ages the first counts; one that cannot be read is none (5.1).
+/// The age when the response came (RFC 9111, 4.2.3). Several ages, and one that cannot be read, are the largest: 5.1 would have them passed
+/// over, or the first taken, and what is stale could be taken for fresh.
 fn initial_age(fields: &HeaderMap, dated: i64, times: Times) -> i64 {
     let apparent = times.received_secs.saturating_sub(dated).max(0);
-    let told = members(fields, AGE).next().and_then(secs).unwrap_or(0);
+    let told = match fields.contains_key(AGE) {
+        true => single(fields, AGE).and_then(secs).unwrap_or(SECS_MAX),
+        false => 0,
+    };
     let delay = times.received_secs.saturating_sub(times.requested_secs).max(0);
     apparent.max(delay.saturating_add(i64::from(told)))
 }

@@ -32,6 +32,9 @@ use tokio::sync::oneshot;
 /// How long the origin is left alone, for a key of which something stale may be used, after it failed.
 const SPARED_SECS: i64 = 5;
 
+/// The longest body, of those of known length, that has come as a whole before its head is sent on: where it does not, there is a 502.
+const WHOLE_FIRST_BYTES_MAX: u64 = 64 << 10;
+
 /// The longest response that is stored while the flash device is out: longer ones would fall out of DRAM before they have come.
 const DRAM_ALONE_BYTES_MAX: u64 = 256 << 10;
 
@@ -60,6 +63,33 @@ struct Tail<D: Device + Clone> {
     _writer: ObjectWriter<D>,
     next: Bytes,
     body: OriginBody,
+}
+
+/// A response on its way to those who wait for it.
+struct Landing<D: Device + Clone> {
+    coming: Arc<Coming>,
+    /// Who asked, until he has heard.
+    tell: Option<(oneshot::Sender<Led<D>>, Own<D>)>,
+    pilot: Pilot,
+}
+
+impl<D: Device + Clone> Landing<D> {
+    /// Says that it comes, once.
+    fn announce(&mut self, now_secs: i64) {
+        if let Some((tell, own)) = self.tell.take() {
+            let coming = Arc::clone(&self.coming);
+            self.pilot.say(Stage::Coming(Arc::clone(&coming)), now_secs);
+            let _ = tell.send(Led::Coming(coming, own));
+        }
+    }
+
+    /// It does not, if that is in time to be said.
+    fn fail(self, error: OriginError, now_secs: i64) {
+        if let Some((tell, _)) = self.tell {
+            self.pilot.say(Stage::Failed(error), now_secs);
+            let _ = tell.send(Led::Failed(error));
+        }
+    }
 }
 
 /// A request to the origin, and what is known of its URL.
@@ -425,8 +455,6 @@ impl<D: Device + Clone> Proxy<D> {
                     let _ = tell.send(Led::Alone(Box::new(checked), why));
                 }
                 Ok((storage, coming)) => {
-                    let coming = Arc::new(coming);
-                    pilot.say(Stage::Coming(Arc::clone(&coming)), now);
                     let (parts, body) = checked.response.into_parts();
                     let (to_tail, tail) = oneshot::channel();
                     let own = Own {
@@ -434,9 +462,13 @@ impl<D: Device + Clone> Proxy<D> {
                         fields: parts.headers,
                         tail,
                     };
-                    let _ = tell.send(Led::Coming(Arc::clone(&coming), own));
+                    let landing = Landing {
+                        coming: Arc::new(coming),
+                        tell: Some((tell, own)),
+                        pilot,
+                    };
                     let body = (body, checked.body_bytes, to_tail);
-                    self.store(&job, storage, &coming, body, pilot).await;
+                    self.store(&job, storage, body, landing).await;
                 }
             }
             return;
@@ -515,13 +547,15 @@ impl<D: Device + Clone> Proxy<D> {
         &self,
         job: &Job<D>,
         mut storage: Storage<D>,
-        coming: &Coming,
         (mut body, body_bytes, to_tail): (OriginBody, Option<u64>, oneshot::Sender<Tail<D>>),
-        pilot: Pilot,
+        mut landing: Landing<D>,
     ) {
         let counters = &self.stats().counters;
-        {
-            let mut abandoned = pin!(pilot.abandoned());
+        if body_bytes.is_none_or(|bytes| bytes > WHOLE_FIRST_BYTES_MAX) {
+            landing.announce(self.now());
+        }
+        let failure = {
+            let mut abandoned = pin!(landing.pilot.abandoned());
             let mut come = 0;
             loop {
                 let is_half = body_bytes.is_some_and(|bytes| come >= bytes / 2);
@@ -531,15 +565,15 @@ impl<D: Device + Clone> Proxy<D> {
                     () = &mut abandoned, if !is_half => return,
                 };
                 match frame {
-                    None => break,
-                    Some(Err(error)) => return counters.origin_error(error),
+                    None => break None,
+                    Some(Err(error)) => break Some(error),
                     Some(Ok(frame)) => {
                         let Ok(bytes) = frame.into_data() else { continue };
                         come += bytes.len() as u64;
                         if come > self.shared.config.object_bytes_max {
                             // Who asked for it gets the rest; the others ask for themselves.
-                            coming.cut();
-                            pilot.say(Stage::Alone, self.now());
+                            landing.coming.cut();
+                            landing.pilot.say(Stage::Alone, self.now());
                             storage.writer.end_following();
                             let tail = Tail {
                                 _writer: storage.writer,
@@ -554,12 +588,17 @@ impl<D: Device + Clone> Proxy<D> {
                     }
                 }
             }
+        };
+        if let Some(error) = failure {
+            counters.origin_error(error);
+            return landing.fail(error, self.now());
         }
+        landing.announce(self.now());
         drop(to_tail);
         let is_void = || self.shared.voids.count(&job.key) != job.voids;
         if is_void() {
             storage.writer.end_following();
-            return pilot.landed().await;
+            return landing.pilot.landed().await;
         }
         let bytes = storage.writer.appended();
         let stored = storage

@@ -19,7 +19,7 @@ use crate::key::{EngineKey, Scheme, Target};
 use crate::origin::{Origin, OriginError};
 use crate::rules::Rule;
 use crate::server::body::{AnswerBody, Chunk, End, From};
-use crate::server::{Client, Shared, UnderWay};
+use crate::server::{Client, Noted, Shared, UnderWay};
 use crate::status::{CacheStatus, Forward};
 use bytes::Bytes;
 use hit::Tried;
@@ -107,12 +107,13 @@ impl<D: Device + Clone> Future for Answering<D> {
 /// Notes the end of an answer.
 pub(crate) struct Ended<D: Device + Clone> {
     proxy: Rc<Proxy<D>>,
-    _under_way: UnderWay,
+    under_way: UnderWay,
 }
 
 impl<D: Device + Clone> End for Ended<D> {
     fn ended(&mut self, sent: u64) {
         self.proxy.stats().counters.sent_bytes.add(sent);
+        self.under_way.ended(self.proxy.shared.log.as_ref(), sent);
     }
 }
 
@@ -143,8 +144,9 @@ impl<D: Device + Clone> Proxy<D> {
     /// Answers a request of a client.
     pub(crate) fn answer(self: &Rc<Self>, request: Request<Incoming>, client: &Rc<Client>) -> Answering<D> {
         let started_ns = self.cx.clock.monotonic_ns();
-        let under_way = UnderWay::begin(client);
         let (parts, body) = request.into_parts();
+        let noted = self.shared.log.is_some().then(|| Noted::new(&parts, client));
+        let under_way = UnderWay::begin(client, noted);
         let limits = &self.shared.config.limits;
         let host = check_request(&parts.method, &parts.uri, parts.version, &parts.headers, limits);
         let host = match host {
@@ -311,10 +313,12 @@ impl<D: Device + Clone> Proxy<D> {
         self.send(reply, asked.under_way)
     }
 
-    fn send(self: &Rc<Self>, reply: Reply<D::Buf>, under_way: UnderWay) -> Respond<D> {
+    fn send(self: &Rc<Self>, reply: Reply<D::Buf>, mut under_way: UnderWay) -> Respond<D> {
+        let mut lines = reply.fields.get_all(CACHE_STATUS).iter();
+        under_way.answered(reply.status, lines.next_back().filter(|_| reply.cache.is_some()));
         let end = Ended {
             proxy: Rc::clone(self),
-            _under_way: under_way,
+            under_way,
         };
         let mut response = Response::new(AnswerBody::new(reply.from, reply.left, end));
         *response.status_mut() = reply.status;

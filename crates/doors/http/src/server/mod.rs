@@ -2,13 +2,17 @@
 
 pub(crate) mod body;
 mod connection;
+mod noted;
 
+use crate::access_log::AccessLog;
 use crate::config::DoorConfig;
 use crate::counters::DoorStats;
 use crate::key::Scheme;
 use crate::origin::Origin;
 use crate::proxy::{Flights, Marks, Proxy, Voids};
 use anyhow::Context;
+use http::{HeaderValue, StatusCode};
+pub(crate) use noted::Noted;
 use pumice::{Cx, ObjectCache};
 use pumice_device::Device;
 use pumice_net::{BudgetSizes, Budgets, Floor, FloorConfig, Stop};
@@ -39,6 +43,7 @@ pub(crate) struct Shared {
     /// Keys for which the origin is left alone.
     pub(crate) spared: Marks,
     pub(crate) voids: Voids,
+    pub(crate) log: Option<AccessLog>,
 }
 
 /// A number that nobody can guess.
@@ -70,24 +75,45 @@ pub(crate) struct Client {
     under_way: Cell<usize>,
 }
 
-/// A request whose answer is not sent yet.
-pub(crate) struct UnderWay(Rc<Client>);
+/// A request whose answer is not sent yet, and what the access log is to say of it.
+pub(crate) struct UnderWay {
+    client: Rc<Client>,
+    noted: Option<Box<Noted>>,
+}
 
 impl UnderWay {
-    pub(crate) fn begin(client: &Rc<Client>) -> Self {
+    pub(crate) fn begin(client: &Rc<Client>, noted: Option<Box<Noted>>) -> Self {
         client.requests.set(client.requests.get() + 1);
         client.under_way.set(client.under_way.get() + 1);
-        Self(Rc::clone(client))
+        Self {
+            client: Rc::clone(client),
+            noted,
+        }
     }
 
     pub(crate) fn client(&self) -> &Client {
-        &self.0
+        &self.client
+    }
+
+    /// Notes what is answered.
+    pub(crate) fn answered(&mut self, status: StatusCode, cache: Option<&HeaderValue>) {
+        if let Some(noted) = &mut self.noted {
+            noted.answered(status, cache);
+        }
+    }
+
+    /// Notes that the answer is over.
+    pub(crate) fn ended(&mut self, log: Option<&AccessLog>, sent: u64) {
+        if let (Some(noted), Some(log)) = (self.noted.take(), log) {
+            noted.write(log, sent);
+        }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.under_way.set(self.0.under_way.get() - 1);
+        let under_way = &self.client.under_way;
+        under_way.set(under_way.get() - 1);
     }
 }
 
@@ -104,7 +130,7 @@ impl Door {
             one_too_many: ONE_TOO_MANY,
             backlog: config.backlog,
             tls: config.tls.clone(),
-            alpn: &[b"h2", b"http/1.1"],
+            alpn: &[b"h2", b"http/1.1", b"http/1.0"],
             handshake_timeout: config.handshake_timeout,
             drain_timeout: config.drain_timeout,
         })?;
@@ -113,6 +139,8 @@ impl Door {
             output: config.memory_bytes / 2,
         };
         let connections = Arc::clone(floor.connections());
+        let log = config.access_log.as_ref();
+        let log = log.map(|log| AccessLog::open(log, config.rules.log_hide()));
         let shared = Shared {
             stats: Arc::new(DoorStats::new(config.workers.max(1), connections)),
             budgets: Budgets::new(sizes, PIECE_BYTES_MAX),
@@ -120,6 +148,7 @@ impl Door {
             flights: Arc::default(),
             spared: Marks::default(),
             voids: Voids::default(),
+            log: log.transpose().context("the access log")?,
             config,
         };
         Ok(Self {
@@ -144,6 +173,11 @@ impl Door {
     /// The addresses on which it speaks TLS, with the ports that the system chose.
     pub fn tls_addrs(&self) -> &[SocketAddr] {
         self.floor.tls_addrs()
+    }
+
+    /// Lines that the access log has not written.
+    pub fn log_dropped(&self) -> u64 {
+        self.shared.log.as_ref().map_or(0, AccessLog::dropped)
     }
 
     /// What the door counts.

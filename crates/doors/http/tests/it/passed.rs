@@ -1,6 +1,7 @@
 //! What is passed on, refused, and how connections end.
 
 use crate::common::{Origin, Server, config, head, say, value};
+use pumice_door_http::access_log::AccessLogConfig;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -142,7 +143,7 @@ fn what_two_servers_could_read_differently_is_refused_and_goes_nowhere() {
 
 #[test]
 fn chunks_count_before_a_length() {
-    // RFC 9112, 6.3: never two requests.
+    // RFC 9112, 6.3: never two requests; the connection is closed.
     let origin = Origin::always("cache-control: max-age=60", b"hello");
     let server = Server::of(&origin);
     for fields in [
@@ -154,7 +155,7 @@ fn chunks_count_before_a_length() {
             "POST /x HTTP/1.1\r\nhost: a\r\n{fields}\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
         ));
         assert_eq!(client.answer(false).text(), "hello");
-        assert_eq!(client.ask("/y", "").text(), "hello");
+        client.expect_end();
     }
     for seen in origin.seen().iter().filter(|seen| seen.line.starts_with("POST")) {
         assert_eq!((&*seen.body, seen.field("content-length")), (&b"abc"[..], None));
@@ -295,4 +296,68 @@ fn http_1_0_is_spoken() {
         server.wait_until("it is stored", |counts| counts.stored == 1);
     }
     server.stop();
+}
+
+#[test]
+fn a_small_body_that_is_not_as_long_as_told_is_a_502() {
+    for body in [&b"hell"[..], b"hello!"] {
+        let origin = Origin::start(move |_, to| {
+            let _ = to.write_all(&head("cache-control: max-age=60", Some(5)));
+            let _ = to.write_all(body);
+            let _ = to.shutdown(std::net::Shutdown::Both);
+        });
+        let server = Server::of(&origin);
+        assert_eq!(server.ask("/x", "").status, 502, "{body:?}");
+        assert_eq!(server.counts().stored, 0);
+        server.stop();
+    }
+}
+
+#[test]
+fn an_upload_that_stalls_ends() {
+    let origin = Origin::always("", b"hello");
+    let server = Server::start(pumice_door_http::DoorConfig {
+        stall_timeout: Duration::from_millis(200),
+        ..config(origin.address)
+    });
+    let mut client = server.client();
+    client.send_request("POST /x", "content-length: 10");
+    client.send("01234");
+    let answer = client.answer(false);
+    assert_eq!(answer.status, 502);
+    client.expect_end();
+    assert_eq!(origin.count(), 0);
+    server.stop();
+}
+
+#[test]
+fn requests_are_noted_in_the_access_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let origin = Origin::always("cache-control: max-age=60", b"hello");
+    let server = Server::start(pumice_door_http::DoorConfig {
+        access_log: Some(AccessLogConfig {
+            path: path.clone(),
+            format: "combined".parse().unwrap(),
+        }),
+        ..config(origin.address)
+    });
+    server.ask("/x?a=b", "user-agent: me & cookie: secret");
+    server.wait_until("it is stored", |counts| counts.stored == 1);
+    server.ask("/x?a=b", "");
+    server.client().send("GET / HTTP/1.1\r\n\r\n");
+    server.wait_until("it is refused", |counts| counts.refused == 1);
+    server.stop();
+    let log = std::fs::read_to_string(path).unwrap();
+    let lines: Vec<_> = log.lines().collect();
+    assert_eq!(lines.len(), 3, "{log}");
+    assert!(
+        lines[0].contains("\"GET /x?a=b HTTP/1.1\" 200 5") && lines[0].contains("me"),
+        "{log}"
+    );
+    assert!(
+        lines[0].contains("fwd=uri-miss") && lines[1].contains("Pumice; hit"),
+        "{log}"
+    );
+    assert!(lines[2].contains(" 400 ") && !log.contains("secret"), "{log}");
 }

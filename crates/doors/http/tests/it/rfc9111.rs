@@ -111,10 +111,10 @@ fn freshness_and_reuse() {
         4.2.3 an old Date                  | | cache-control: max-age=60 & date: date(-50) | | 9 | fresh 59
         4.2.3 the older of both            | | cache-control: max-age=60 & date: date(-50) & age: 5 | | 9 | fresh 59
         4.2.3 a clock that is ahead        | | cache-control: max-age=60 & date: date(999) | | 59 | fresh 59
-        5.1 of a list the first age        | | cache-control: max-age=60 & age: 50, 0 | | 5 | fresh 55
-        5.1 of two lines the first age     | | cache-control: max-age=60 & age: 0 & age: 50 | | 5 | fresh 5
-        5.1 an age that is none            | | cache-control: max-age=60 & age: -50 | | 59 | fresh 59
-        5.1 an age that is none            | | cache-control: max-age=60 & age: 5.5 | | 59 | fresh 59
+        5.1 a list of ages is stale         | | cache-control: max-age=60 & age: 50, 0 | | 5 | fetch stale
+        5.1 two lines of ages are stale     | | cache-control: max-age=60 & age: 0 & age: 50 | | 5 | fetch stale
+        5.1 an age that is none is stale    | | cache-control: max-age=60 & age: -50 | | 0 | fetch stale
+        5.1 an age that is none is stale    | | cache-control: max-age=60 & age: 5.5 | | 0 | fetch stale
         1.2.2 an age that is too large     | | cache-control: max-age=60 & age: 99999999999 & etag: "a" | | 0 | validate stale
         1.2.2 a lifetime that is too large | | cache-control: max-age=99999999999 | | 1073741824 | fresh 1073741824
         5.2.2.10 s-maxage over Expires     | | cache-control: s-maxage=60 & expires: 0 | | 1 | fresh 1

@@ -138,6 +138,7 @@ impl Case {
             "no-freshness" => Some("what is of no use: they store it, and use it by max-stale"),
             _ if takes_stale && has("no-cache") => Some("no-cache: they use it by max-stale"),
             _ if takes_stale && has("s-maxage") => Some("stale after s-maxage: they use it by max-stale"),
+            _ if has("age: x") => Some("an Age that cannot be read: they pass over it"),
             _ => self.difference,
         }
     }
