@@ -21,8 +21,9 @@ pub fn places(
     (given, tls): (&Given<'_>, &Given<'_>),
     usual: &[Listen],
 ) -> anyhow::Result<Places> {
+    let unix_mode = unix_mode(&layers.unix_mode())?;
     let mut listen = match given.list() {
-        Some(_) => plain(given, unix_mode(&layers.unix_mode())?)?,
+        Some(_) => plain(given, unix_mode)?,
         None => usual.to_vec(),
     };
     for text in tls.list().into_iter().flatten() {
