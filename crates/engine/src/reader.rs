@@ -9,6 +9,7 @@ use crate::update::Change;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use pumice_device::Device;
+use pumice_memory::Buffer;
 use pumice_record::Record;
 use std::ops::Range;
 use std::pin::pin;
@@ -186,7 +187,19 @@ impl<D: Device + Clone> ObjectReader<D> {
         let is_lockstep = cache.inner.lockstep;
         let mut tier = self.tier;
         let mut records = Vec::with_capacity(numbers.len());
-        {
+        let mut numbers = numbers.peekable();
+        // What is at hand needs no futures.
+        while let Some(number) = numbers.peek().filter(|_| !is_lockstep) {
+            let part = PartId::slice(key, *number, manifest.version);
+            match cache.lookup(cx, part, Access::Count) {
+                Lookup::Known(Some(slice)) if slice.value_len == manifest.len_of(*number) => {
+                    records.push(unpinned(slice).head);
+                    numbers.next();
+                }
+                _ => break,
+            }
+        }
+        if numbers.peek().is_some() {
             let reads = numbers.map(|number| async move {
                 // In lockstep what a read brings with it is over before the next, and must not depend on which is done first.
                 if is_lockstep {
@@ -246,13 +259,17 @@ impl<D: Device + Clone> ObjectCache<D> {
         let part = PartId::slice(key, number, set);
         let found = self.lookup(cx, part, Access::Count);
         let found = self.fetch_unless_known(cx, part, found).await;
-        let Lookup::Known(Some(mut slice)) = found else {
+        let Lookup::Known(Some(slice)) = found else {
             return None;
         };
-        // It may wait for those before it, and must not hold a block buffer meanwhile.
-        if slice.pins_block() {
-            slice.detach();
-        }
-        Some(slice)
+        Some(unpinned(slice))
     }
+}
+
+/// A slice may wait for those before it, and must not hold a block buffer meanwhile.
+fn unpinned<B: Buffer>(mut slice: Object<B>) -> Object<B> {
+    if slice.pins_block() {
+        slice.detach();
+    }
+    slice
 }

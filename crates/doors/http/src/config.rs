@@ -11,7 +11,7 @@ use std::time::Duration;
 pub const CONNECTION_BYTES: usize = 16 << 10;
 
 /// What TLS, and HTTP/2 above it, add to that.
-pub const TLS_BYTES: usize = 40 << 10;
+pub const TLS_BYTES: usize = 16 << 10;
 
 /// Memory of a worker beside that: connections to the origin that are kept.
 pub const WORKER_BYTES: usize = 2 << 20;

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use http_body_util::BodyExt;
-use pumice::{Action, Broken, Meta, NewObject, ObjectWriter, Outcome, RejectReason};
+use pumice::{Action, Broken, Follower, Meta, NewObject, ObjectWriter, Outcome, RejectReason};
 use pumice_device::Device;
 use pumice_net::Share;
 use std::pin::pin;
@@ -386,19 +386,22 @@ impl<D: Device + Clone> Proxy<D> {
         tail: Option<oneshot::Receiver<Tail<D>>>,
     ) -> Chunks<D::Buf> {
         let follower = coming.follow.reader(&self.cache, &self.cx, 0);
+        let left = coming.body_bytes;
         let state = (Rc::clone(self), follower, rider);
-        let stored = stream::try_unfold(state, async |(proxy, mut follower, rider)| {
-            let budget = &proxy.shared.budgets.output;
-            let share = budget.take_more(follower.next_bytes()).await;
-            let Some(pieces) = follower.read().await? else {
-                return Ok(None);
-            };
-            let holds = Holds {
-                _pin: None,
-                _share: Some(share),
-            };
-            Ok(Some((Chunk::pieces(pieces, holds), (proxy, follower, rider))))
-        });
+        let stored = stream::try_unfold(
+            state,
+            move |(proxy, mut follower, rider): (Rc<Self>, Follower<D>, Rider)| async move {
+                let share = proxy.share(left.unwrap_or(u64::MAX), follower.next_bytes()).await;
+                let Some(pieces) = follower.read().await? else {
+                    return Ok(None);
+                };
+                let holds = Holds {
+                    _pin: None,
+                    _share: Some(share),
+                };
+                Ok(Some((Chunk::pieces(pieces, holds), (proxy, follower, rider))))
+            },
+        );
         let rest = async move {
             let tail = match tail {
                 Some(tail) => tail.await.ok(),

@@ -13,9 +13,10 @@ use http::header::{ACCEPT_RANGES, AGE, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap,
 use http::{Method, StatusCode};
 use pumice::{Object, ObjectReader, Pieces, Tier};
 use pumice_device::Device;
-use pumice_net::Share;
+use pumice_net::{SMALL_BYTES, Share};
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// How much of a stored response is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +197,7 @@ impl<D: Device + Clone> Proxy<D> {
         let (mut from, mut tier) = (From::Nothing, reader.tier());
         if left > 0 {
             if share.is_none() {
-                share = Some(self.shared.budgets.output.take(reader.next_bytes()).await);
+                share = Some(self.share(left, reader.next_bytes()).await);
             }
             let Ok(Some(first)) = reader.read().await else {
                 return Err(asked);
@@ -257,6 +258,16 @@ impl<D: Device + Clone> Proxy<D> {
         )
     }
 
+    /// A share of the budget for a piece of a body of which so much is to be sent. Pieces of long ones, of which there may be many at once,
+    /// have the large lane, whatever they have themselves: a short body waits for none of them.
+    pub(super) async fn share(&self, left: u64, bytes: usize) -> Share {
+        let output = &self.shared.budgets.output;
+        match left <= SMALL_BYTES as u64 {
+            true => output.take(bytes).await,
+            false => Arc::clone(&output.large).take(bytes, true).await,
+        }
+    }
+
     /// The rest of a body, piece by piece, each read when the one before is on its way.
     fn parts(self: &Rc<Self>, first: Chunk<D::Buf>, reader: ObjectReader<D>) -> Chunks<D::Buf> {
         let state = (Rc::clone(self), reader);
@@ -264,7 +275,7 @@ impl<D: Device + Clone> Proxy<D> {
             if reader.left() == 0 {
                 return Ok(None);
             }
-            let share = proxy.shared.budgets.output.take_more(reader.next_bytes()).await;
+            let share = proxy.share(u64::MAX, reader.next_bytes()).await;
             let Some(pieces) = reader.read().await? else {
                 return Ok(None);
             };

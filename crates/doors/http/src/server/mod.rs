@@ -135,8 +135,8 @@ impl Door {
             drain_timeout: config.drain_timeout,
         })?;
         let sizes = BudgetSizes {
-            input: config.memory_bytes / 2,
-            output: config.memory_bytes / 2,
+            input: config.memory_bytes / 4,
+            output: config.memory_bytes / 4 * 3,
         };
         let connections = Arc::clone(floor.connections());
         let log = config.access_log.as_ref();

@@ -250,3 +250,54 @@ fn clients_that_stop_reading_cost_bounded_memory_and_do_not_delay_others() {
     assert!(answer.is_whole && answer.body == value(24 << 20, 5));
     drop(stuck);
 }
+
+#[test]
+fn slow_readers_of_a_long_body_get_all_of_it() {
+    const MIB: usize = 1 << 20;
+    let origin = Origin::start(|_, to| {
+        let fields = "cache-control: max-age=60 & transfer-encoding: chunked";
+        let _ = to.write_all(&head(fields, None));
+        let body = value(MIB, 6);
+        for _ in 0..64 {
+            let _ = write!(to, "{MIB:x}\r\n");
+            let _ = to.write_all(&body);
+            let _ = to.write_all(b"\r\n");
+        }
+        let _ = to.write_all(b"0\r\n\r\n");
+    });
+    let server = Server::of(&origin);
+    let threads: Vec<_> = (0..12)
+        .map(|number| {
+            let mut client = server.client();
+            std::thread::spawn(move || {
+                client.send_request("/x", "");
+                client.head().unwrap();
+                let (mut bytes, mut count) = (vec![0; 256 << 10], 0);
+                let mut end: Vec<u8> = Vec::new();
+                while !end.ends_with(b"\r\n0\r\n\r\n") {
+                    let read = client.stream.read(&mut bytes).unwrap_or(0);
+                    if read == 0 {
+                        return (number, count, false);
+                    }
+                    count += read;
+                    end.extend(&bytes[..read]);
+                    end.drain(..end.len().saturating_sub(7));
+                    if number % 3 == 0 {
+                        sleep(Duration::from_millis(20));
+                    }
+                }
+                (number, count, true)
+            })
+        })
+        .collect();
+    for thread in threads {
+        let (number, count, is_whole) = thread.join().unwrap();
+        assert!(
+            is_whole && count > 64 * MIB,
+            "{number}: {count}, {:?}",
+            server.counts()
+        );
+    }
+    assert_eq!(origin.count(), 1);
+    server.stop();
+}

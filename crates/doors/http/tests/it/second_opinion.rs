@@ -23,6 +23,7 @@ const DIFFERENCES: &str = r#"
     status     | 405                                  | what an odd request provokes: they guess a lifetime
     status     | 501                                  | what an odd request provokes: they guess a lifetime
     directives | max-age=100, max-age=40              | a number twice: they take the first, and add must-revalidate, which allows Authorization
+    answer     | age: x                               | an Age that cannot be read: they pass over it
     answer     | date: date(-20)                      | Date: they do not count it as age
     directives | immutable                            | immutable: they take it for a lifetime of a day, and reload it
     answer     | last-modified: date(-99999999)       | modified long ago: their guess has no bound
@@ -58,7 +59,7 @@ impl Case {
         let mut answer = vec![
             draw("||expires: date(60)|expires: date(-60)|expires: 0"),
             draw("||last-modified: date(-600)|etag: \"a\""),
-            draw("|||age: 20|age: x"),
+            draw("||||age: 20"),
             draw("|||date: date(0)|vary: accept"),
         ];
         let mut asked = draw("||||authorization: x|accept: a|cache-control: no-store");
@@ -138,7 +139,6 @@ impl Case {
             "no-freshness" => Some("what is of no use: they store it, and use it by max-stale"),
             _ if takes_stale && has("no-cache") => Some("no-cache: they use it by max-stale"),
             _ if takes_stale && has("s-maxage") => Some("stale after s-maxage: they use it by max-stale"),
-            _ if has("age: x") => Some("an Age that cannot be read: they pass over it"),
             _ => self.difference,
         }
     }
@@ -148,7 +148,7 @@ impl Case {
 fn every_difference_has_a_name() {
     let mut random = Random(56);
     let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
-    for _ in 0..50_000 {
+    for _ in 0..52_000 {
         let case = Case::draw(&mut random);
         let (we_store, we_use, why) = case.ours();
         let theirs = case.theirs();
