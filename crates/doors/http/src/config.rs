@@ -35,7 +35,8 @@ pub struct DoorConfig {
     pub drain_timeout: Duration,
     /// A connection is closed when no whole request head came for this long, and no answer was under way; up to twice this long.
     pub idle_timeout: Duration,
-    /// A connection is closed when its client took no byte of an answer for this long, and an upload is ended of which none came.
+    /// A connection is closed when its client took no byte of an answer for this long (for 5 s while others wait for memory), and an upload is
+    /// ended of which none came.
     pub stall_timeout: Duration,
     /// Bounds of a request's head.
     pub limits: Limits,

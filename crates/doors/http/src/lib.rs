@@ -1,5 +1,9 @@
-//! The HTTP door's judgement: what a shared cache may store, reuse, validate and forward. It has neither sockets nor a clock; times are
-//! arguments, in whole seconds since 1970, cut off.
+//! The HTTP door: a caching reverse proxy, from its sockets to the engine and the origin.
+//!
+//! [`Door`] takes connections from the floor, hyper speaks HTTP on them, and `proxy` answers: at once from what DRAM has, else on a task that
+//! may wait for flash, for memory of the budget, or for the origin. What is fetched is stored while it comes, and whoever asked reads it
+//! there. The judgement is pure: what a shared cache may store, reuse, validate and forward; it has neither sockets nor a clock, and times
+//! are arguments, in whole seconds since 1970, cut off.
 //!
 //! A request goes this way:
 //!

@@ -103,34 +103,28 @@ impl<D: Device + Clone> Proxy<D> {
     /// Answers from a response that is at hand as a whole and may be used as it is. The request's fields may be as they came: nothing that
     /// cleaning changes is looked at, as long as the response is no variant.
     pub(super) fn answer_now(self: &Rc<Self>, asked: Asked, mut object: Object<D::Buf>) -> Tried<D> {
-        let now = self.now();
-        let decided = head_of(&object, &asked.target, None).map(|head| {
-            let decision = decide(&asked.method, &asked.fields, Found::Response(&head), now);
-            (Sending::of(&asked, &head), decision)
-        });
-        let Some((
-            sending,
-            Decision::Serve {
-                ttl_secs,
-                revalidates: false,
-            },
-        )) = decided
-        else {
-            return Tried::Later(asked, Some(object));
-        };
-        if object.is_large()
-            || object.pins_block()
-            || !matches!(sending, Sending::NotModified | Sending::Part(Part::Whole))
-        {
+        if object.is_large() || object.pins_block() {
             return Tried::Later(asked, Some(object));
         }
-        let Some(pin) = Pin::take(&self.pins) else {
+        let now = self.now();
+        let answer = head_of(&object, &asked.target, None).and_then(|head| {
+            let sending = Sending::of(&asked, &head);
+            let decision = decide(&asked.method, &asked.fields, Found::Response(&head), now);
+            match (decision, sending) {
+                (_, Sending::Part(Part::Range { .. } | Part::None)) => None,
+                (
+                    Decision::Serve {
+                        ttl_secs,
+                        revalidates: false,
+                    },
+                    sending,
+                ) => Some((sending, ttl_secs, head_of_answer(&head, sending, now))),
+                _ => None,
+            }
+        });
+        let (Some((sending, ttl_secs, (status, fields))), Some(pin)) = (answer, Pin::take(&self.pins)) else {
             return Tried::Later(asked, Some(object));
         };
-        let Some(head) = head_of(&object, &asked.target, None) else {
-            return Tried::Later(asked, Some(object));
-        };
-        let (status, fields) = head_of_answer(&head, sending, now);
         let tier = object.tier();
         let has_body = sending != Sending::NotModified && asked.method == Method::GET;
         let bytes = if has_body { object.value_len() as u64 } else { 0 };

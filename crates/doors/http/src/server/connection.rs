@@ -10,7 +10,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use pumice_device::Device;
-use pumice_net::{Arrived, Progress, Refused, Stream};
+use pumice_net::{Arrived, Refused, Stream};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
@@ -19,6 +19,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
 
 /// What hyper reads a head into, and what may wait to be written: a request's head fits, and a little more.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -64,26 +65,36 @@ impl<D: Device + Clone> Service<Request<Incoming>> for Requests<D> {
 struct Watched<D: Device + Clone> {
     stream: Stream,
     proxy: Rc<Proxy<D>>,
-    progress: Progress,
-    is_blocked: bool,
+    /// When the peer took the last byte, while it takes none.
+    blocked: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
+
+/// How long a peer may take nothing while others wait for memory that it may hold.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(500);
 
 impl<D: Device + Clone> Watched<D> {
     fn watch(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        match &written {
-            Poll::Ready(Ok(bytes)) if self.is_blocked => self.progress.moved(*bytes),
-            Poll::Pending => {
-                if !std::mem::replace(&mut self.is_blocked, true) {
-                    self.progress.restart();
-                }
-                let limit = Some(self.proxy.shared.config.stall_timeout);
-                let budgets = Some(&self.proxy.shared.budgets);
-                if self.progress.poll_late(cx, limit, budgets).is_ready() {
-                    self.proxy.stats().counters.slow_clients_closed.add(1);
-                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-                }
+        if written.is_ready() {
+            self.blocked = None;
+            return written;
+        }
+        let since = *self.blocked.get_or_insert_with(Instant::now);
+        let shared = &self.proxy.shared;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(LOOK)));
+        while timer.as_mut().poll(cx).is_ready() {
+            let most = match shared.budgets.patience() {
+                None => shared.config.stall_timeout,
+                Some(_) => shared.config.stall_timeout.min(PATIENCE),
+            };
+            if since.elapsed() >= most {
+                self.proxy.stats().counters.slow_clients_closed.add(1);
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            Poll::Ready(_) => {}
+            timer.as_mut().reset(Instant::now() + LOOK);
         }
         written
     }
@@ -160,8 +171,8 @@ pub(super) async fn serve<D: Device + Clone>(worker: Rc<Worker<D>>, arrived: Arr
     let io = TokioIo::new(Watched {
         stream,
         proxy: Rc::clone(&worker.proxy),
-        progress: Progress::default(),
-        is_blocked: false,
+        blocked: None,
+        timer: None,
     });
     let limits = worker.proxy.shared.config.limits;
     let ended = match is_http2 {
@@ -215,7 +226,7 @@ async fn drive<D: Device + Clone, C: Future<Output = hyper::Result<()>>>(
 ) -> hyper::Result<()> {
     let timeout = worker.proxy.shared.config.idle_timeout;
     let mut connection = pin!(connection);
-    let mut idle = pin!(tokio::time::sleep(timeout));
+    let mut idle = pin!(sleep(timeout));
     let mut stopped = pin!(worker.stop.notified());
     let mut is_ending = worker.stop.is_stopping();
     let mut seen = 0;
@@ -234,7 +245,7 @@ async fn drive<D: Device + Clone, C: Future<Output = hyper::Result<()>>>(
                     return Ok(());
                 }
                 seen = requests;
-                idle.as_mut().reset(tokio::time::Instant::now() + timeout);
+                idle.as_mut().reset(Instant::now() + timeout);
             }
         }
     }
