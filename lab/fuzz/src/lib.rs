@@ -14,6 +14,7 @@ mod config;
 mod connection;
 mod edits;
 mod frames;
+mod http;
 mod image;
 mod nbd;
 mod records;
@@ -51,6 +52,10 @@ pub const TARGETS: &[Target] = &[
     target("traces", traces::run),
     target("config", config::run),
     target("nbd", nbd::run),
+    target("http_request", http::request),
+    target("http_answer", http::answer),
+    target("http_stored", http::stored),
+    target("http_directives", http::directives),
 ];
 
 /// Hands bytes to the target of this name.

@@ -63,7 +63,7 @@ macro_rules! replays {
     };
 }
 
-replays!(classic meta binary connection records recovery_full recovery_cascade chunks traces config nbd);
+replays!(classic meta binary connection records recovery_full recovery_cascade chunks traces config nbd http_request http_answer http_stored http_directives);
 
 #[test]
 fn the_corpus_is_small() {
