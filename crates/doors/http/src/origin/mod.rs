@@ -210,7 +210,8 @@ impl Origin {
         let (dead, request) = match self.exchange(lease, request).await {
             Ok(response) => return Ok(response),
             Err(Failed::For(error)) => return Err(error),
-            Err(Failed::Unsent(dead, request)) => (dead, *request),
+            Err(Failed::Unsent(dead, request)) if dead.is_kept() => (dead, *request),
+            Err(Failed::Unsent(..)) => return Err(OriginError::Broken),
             Err(Failed::Unheard(dead)) => match again {
                 Some(parts) => (dead, Request::from_parts(parts, Sending::new(RequestBody::Empty))),
                 None => return Err(OriginError::Broken),
