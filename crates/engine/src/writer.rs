@@ -544,7 +544,10 @@ impl<D: Device + Clone> Follower<D> {
                 let slice_bytes = u64::from(slice_bytes);
                 let number = u32::try_from(self.at / slice_bytes).map_err(|_| Broken)?;
                 let read = self.cache.slice(&self.cx, &self.follow.key, set, number).await;
-                (read.ok_or(Broken)?.head, self.at % slice_bytes)
+                // Who reads what has left the window is slow, and must not hold memory of the DRAM tier meanwhile.
+                let mut slice = read.ok_or(Broken)?;
+                slice.detach();
+                (slice.head, self.at % slice_bytes)
             }
         };
         let len = u64::from(record.header().value_len)

@@ -3,6 +3,7 @@
 mod collapse;
 mod fetch;
 mod find;
+mod fly;
 mod hit;
 mod marks;
 mod pass;

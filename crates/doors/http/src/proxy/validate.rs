@@ -1,7 +1,7 @@
 //! What a 304 does to a stored response.
 
 use super::Proxy;
-use super::fetch::Job;
+use super::fly::Job;
 use crate::conditional::freshen;
 use crate::freshness::Times;
 use crate::head::NewHead;

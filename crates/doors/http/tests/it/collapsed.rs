@@ -301,3 +301,30 @@ fn slow_readers_of_a_long_body_get_all_of_it() {
     assert_eq!(origin.count(), 1);
     server.stop();
 }
+
+#[test]
+fn many_chunked_answers_are_under_way_within_little_memory() {
+    let origin = Origin::start(|seen, to| {
+        let fields = "cache-control: max-age=60 & transfer-encoding: chunked";
+        let _ = to.write_all(&head(fields, None));
+        let _ = to.write_all(b"5\r\nhello\r\n");
+        if seen.path() != "/fast" {
+            sleep(WAIT * 2);
+        }
+        let _ = to.write_all(b"0\r\n\r\n");
+    });
+    let server = Server::start(pumice_door_http::DoorConfig {
+        memory_bytes: 1 << 20,
+        ..config(origin.address)
+    });
+    let mut slow: Vec<_> = (0..10).map(|_| server.client()).collect();
+    for (number, client) in slow.iter_mut().enumerate() {
+        client.send_request(&format!("/{number}"), "");
+        assert!(client.head().is_some());
+    }
+    // None of them has room for a whole slice, and none waits for one.
+    let began = std::time::Instant::now();
+    assert_eq!(server.ask("/fast", "").text(), "hello");
+    assert!(began.elapsed() < WAIT);
+    server.stop();
+}
