@@ -51,9 +51,37 @@ impl<D: Device + Clone> Proxy<D> {
         };
         let key = flight_key(&asked, &finding);
         match self.shared.flights.board(key, self.now()) {
-            (rider, Some(pilot)) => self.lead(asked, finding, cache, (rider, pilot)).await,
+            (rider, Some(pilot)) => {
+                if finding.stored.is_none() {
+                    // Another flight may have ended since this request looked.
+                    finding = self.find(&asked, None).await;
+                    let serves = self.serves(&asked, &finding);
+                    if let Some(stored) = finding.stored.take_if(|_| serves) {
+                        pilot.say(Stage::Freshened, self.now());
+                        drop(pilot);
+                        return match self.answer_from(asked, stored, CacheStatus::default()).await {
+                            Ok(answer) => answer,
+                            Err(again) => self.pass(again, why).await,
+                        };
+                    }
+                    if let Some(stored) = &mut finding.stored {
+                        stored.object.detach();
+                    }
+                }
+                self.lead(asked, finding, cache, (rider, pilot)).await
+            }
             (rider, None) => self.ride(asked, finding, cache, rider).await,
         }
+    }
+
+    /// Whether what is stored is the answer as it is.
+    fn serves(&self, asked: &Asked, finding: &Finding<D::Buf>) -> bool {
+        let head = finding
+            .stored
+            .as_ref()
+            .and_then(|stored| stored.head(&asked.target));
+        let decide = |head| decide(&asked.method, &asked.fields, Found::Response(&head), self.now());
+        matches!(head.map(decide), Some(Decision::Serve { .. }))
     }
 
     /// Validates what is stored, or fetches it anew, while nobody waits; once at a time.
@@ -202,11 +230,8 @@ impl<D: Device + Clone> Proxy<D> {
             }
             Stage::Freshened => {
                 let finding = self.find(&asked, None).await;
-                if let Some(stored) = finding.stored
-                    && let Some(head) = stored.head(&asked.target)
-                    && let found = Found::Response(&head)
-                    && let Decision::Serve { .. } = decide(&asked.method, &asked.fields, found, now)
-                {
+                let serves = self.serves(&asked, &finding);
+                if let Some(stored) = finding.stored.filter(|_| serves) {
                     self.stats().counters.collapsed.add(1);
                     match self.answer_from(asked, stored, cache).await {
                         Ok(answer) => return answer,
