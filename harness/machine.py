@@ -133,7 +133,8 @@ def cores():
 PACKAGES = {"nbdinfo": "libnbd-bin", "nbdcopy": "libnbd-bin", "nbdfuse": "libnbd-bin", "nbdsh": "python3-libnbd", "qemu-img": "qemu-utils",
             "qemu-io": "qemu-utils", "mkfs.ext4": "e2fsprogs", "mke2fs": "e2fsprogs", "e2fsck": "e2fsprogs", "debugfs": "e2fsprogs",
             "losetup": "mount", "umount": "mount", "fstrim": "util-linux", "promtool": "prometheus", "memccapable": "libmemcached-tools",
-            "memcaslap": "libmemcached-tools", "php": "php-cli", "ruby": "ruby-dalli", "node": "nodejs"}
+            "memcaslap": "libmemcached-tools", "php": "php-cli", "ruby": "ruby-dalli", "node": "nodejs",
+            "h2load": "nghttp2-client", "varnishd": "varnish", "traffic_server": "trafficserver"}
 
 
 def installed(program):

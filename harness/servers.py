@@ -139,7 +139,7 @@ class Pumice(Server):
     def __init__(self, directory, *flags, wait=True, core=None, group=None, program=machine.BINARY):
         command = [program, "serve", *self.doors(directory), "--admin", "127.0.0.1:0", *flags]
         super().__init__("pumice", directory, command, core, group)
-        self.address = self.admin = None
+        self.flags, self.address, self.admin = flags, None, None
         if wait:
             self.wait_ready()
 
@@ -147,7 +147,7 @@ class Pumice(Server):
         return ["--memcached", "127.0.0.1:0"]
 
     def wait_ready(self):
-        pattern = re.compile(r"\bready: (?:memcached on (\S+):(\d+)|NBD on).*admin on (\S+)$", re.MULTILINE)
+        pattern = re.compile(r"\bready: (?:(?:memcached|HTTP) on ([\d.]+):(\d+)|\w+ on).*admin on (\S+)$", re.MULTILINE)
         try:
             found = self.wait_for(lambda: pattern.search(self.log()), "the server to be ready")
         except BaseException:
