@@ -4,8 +4,9 @@
     python3 bench/bench.py CASE [option ...]      one case; CASE --help says what it measures and how
     python3 bench/bench.py readme                 the rows of README.md, all on this commit, and writes its table: some 20 minutes
 
-Needs two cores on which nothing else runs. Peers are wanted: apt-get install memcached fio nbdkit libnbd-bin (foyer is built). Wants root for memory cgroups. A record of each run
-is written to bench/records. A row that misses its bound makes the exit status 1.
+Needs two cores on which nothing else runs. Peers are wanted (foyer is built): apt-get install memcached fio nbdkit libnbd-bin nginx
+trafficserver varnish wrk nghttp2-client. Wants root for memory cgroups. A record of each run is written to bench/records. A row that
+misses its bound makes the exit status 1.
 """
 
 import argparse
