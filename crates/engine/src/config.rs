@@ -13,7 +13,7 @@ pub enum FlashWrite {
     /// When it is set: no flash write stands before a reader later.
     #[default]
     Insertion,
-    /// When DRAM evicts it.
+    /// When DRAM evicts it; slices of large objects, and their heads, as they are set.
     Eviction,
 }
 

@@ -85,8 +85,8 @@ impl<B: Buffer> Inner<B> {
         first.all(|number| !self.is_missing(&PartId::slice(key, number, manifest.version)))
     }
 
-    /// The longest value that one of the tiers can hold whole, in slices as long as they may be, in bytes; DRAM alone where it `is_refused`
-    /// by flash. Without either it goes as it comes, whatever its length.
+    /// The longest value that one of the tiers can hold whole, in slices as long as they may be, in bytes: what flash has room for, or all of
+    /// DRAM if that is more; DRAM alone where it `is_refused` by flash. Without either it goes as it comes, whatever its length.
     pub(crate) fn value_bytes_max(&self, key: &[u8], is_refused: bool) -> u64 {
         let store = self.store();
         let on_flash = match is_refused || store.is_out() {

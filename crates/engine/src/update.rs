@@ -8,7 +8,7 @@ use crate::part::PartId;
 use crate::read::{Permits, Place, Unlimited};
 use crate::write::Replaces;
 use pumice_device::Device;
-use pumice_index::{KeyHash, Known};
+use pumice_index::{KeyHash, Known, Mapping};
 use pumice_memory::Payload;
 use pumice_record::RecordParts;
 
@@ -287,22 +287,44 @@ impl<'a, D: Device + Clone> Change<'a, D> {
             if !self.is_still(&shard, hash) {
                 return Tried::Changed;
             }
-            // The older copy on flash is to be kept until the newer is there, too.
-            let goes_to_flash = replaces == Replaces::Head && shard.flash.find(hash).live().is_some();
-            let has_room = match goes_to_flash {
-                true => inner.store().has_room(parts.encoded_len() as u64),
-                false => inner.has_room(&parts),
+            let kept = match replaces {
+                Replaces::Head => self.kept(&shard, hash, &parts),
+                _ => None,
+            };
+            let has_room = match kept {
+                Some(_) => inner.store().has_room(parts.encoded_len() as u64),
+                None => inner.has_room(&parts),
             };
             if !has_room {
                 return Tried::Refused(RejectReason::NoRoom);
             }
-            inner.publish_locked(self.cx, &mut shard, hash, parts, replaces)
+            inner.publish_locked(self.cx, &mut shard, hash, parts, replaces, kept)
         };
         self.cache.kick(self.cx);
         Tried::Done(match stored {
             Ok(version) => Outcome::Stored { version },
             Err(reason) => Outcome::Rejected(reason),
         })
+    }
+
+    /// The copy on flash, of what was seen and still is there, that is to be kept until this record of the same object is written there.
+    fn kept(&self, shard: &Shard, hash: KeyHash, parts: &RecordParts<'_>) -> Option<Mapping> {
+        let inner = &*self.cache.inner;
+        if parts.marks & Meta::REFUSED != 0 || !inner.may_write_anew(self.cx) {
+            return None;
+        }
+        let old = shard.flash.find(hash).live()?;
+        // What is mapped may be a stranger's.
+        let is_own = match self.place {
+            Place::Absent { .. } => false,
+            Place::Flash(..) => true,
+            Place::Dram(_) => {
+                let part = PartId::of(parts);
+                let found = shard.dram.find(&inner.tier, hash, |record| part.is(record))?;
+                found.flash_location == inner.flash_location(old.location)
+            }
+        };
+        (is_own && inner.store().may_be_kept(old.location)).then_some(old)
     }
 
     /// A key that was not found is to be gone: where flash may have a copy all the same, one that could not be read or was taken

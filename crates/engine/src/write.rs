@@ -8,7 +8,7 @@ use crate::object::{Meta, RejectReason};
 use crate::part::PartId;
 use pumice_device::Device;
 use pumice_flash::{Arrival, Coming, LogKind};
-use pumice_index::{KeyHash, Superseded};
+use pumice_index::{KeyHash, Mapping, Superseded};
 use pumice_memory::{Buffer, Payload};
 use pumice_record::{Record, RecordParts, SliceId};
 use pumice_tier::Queue;
@@ -77,7 +77,7 @@ impl<D: Device + Clone> ObjectCache<D> {
             // The checksum of a value takes as long as memory does.
             let parts = parts();
             self.inner
-                .publish_locked(cx, &mut shard, hash, parts, Replaces::All)
+                .publish_locked(cx, &mut shard, hash, parts, Replaces::All, None)
         };
         self.kick(cx);
         stored
@@ -105,7 +105,7 @@ pub(crate) enum Replaces {
     /// Flags, expiry and marks: it is no new object for who says what goes to flash. What is on flash may be written there anew as long as the
     /// write budget is not empty.
     Meta,
-    /// The same, and the owner's bytes. Of two copies on flash the older is kept until the newer is written.
+    /// The same, and the owner's bytes. The older copy on flash is kept until the newer is written, where that can be.
     Head,
 }
 
@@ -246,7 +246,8 @@ impl<B: Buffer> Inner<B> {
         self.tier.has_room(parts.dram_len()) || self.store().has_room(parts.encoded_len() as u64)
     }
 
-    /// Stores one record under the shard's lock, with a new version unless it is a slice.
+    /// Stores one record under the shard's lock, with a new version unless it is a slice. `kept`: what flash has of the same object, which is
+    /// to be kept until the record is written there.
     pub(crate) fn publish_locked<D: Device<Buf = B>>(
         &self,
         cx: &Cx<D>,
@@ -254,14 +255,16 @@ impl<B: Buffer> Inner<B> {
         hash: KeyHash,
         parts: RecordParts<'_>,
         replaces: Replaces,
+        kept: Option<Mapping>,
     ) -> Result<u64, RejectReason> {
         let bytes = self.store().padded_len(&parts);
         self.books.offered.add(bytes);
         // A slice keeps the version of its set, and a stranger's may have become higher since.
         let version = self.store().next_version();
         let own = parts.version;
-        let (parts, mut voids) = match parts.slice {
+        let (parts, voids) = match parts.slice {
             SliceId::Part(_) => (parts, Voids::Slice { version, own }),
+            _ if kept.is_some() => (RecordParts { version, ..parts }, Voids::Later),
             _ => (RecordParts { version, ..parts }, Voids::Below(version)),
         };
         // A write is a hit on what it replaces, as far as flash knows of that.
@@ -271,13 +274,6 @@ impl<B: Buffer> Inner<B> {
         let object_bytes = self.object_bytes(&parts);
         let part = PartId::of(&parts);
         let is_refused = parts.marks & Meta::REFUSED != 0;
-        let kept = match superseded.known {
-            Some(old) if replaces == Replaces::Head && !is_refused && self.may_write_anew(cx) => Some(old),
-            _ => None,
-        };
-        if kept.is_some() {
-            voids = Voids::Later;
-        }
         let voided = self.void_part(cx, shard, hash, &part, &superseded, voids);
         for gone in voided.gone.into_iter().flatten() {
             self.books.overwritten.add(gone);
@@ -294,8 +290,8 @@ impl<B: Buffer> Inner<B> {
         };
         // Of large objects DRAM alone could have to let go of more at once than flash has room for.
         let goes_now = self.is_flash_first()
-            || parts.slice != SliceId::Whole
-            || kept.is_some()
+            || parts.slice != SliceId::Whole && replaces != Replaces::Meta
+            || replaces == Replaces::Head && known.is_on_flash
             || replaces != Replaces::All && known.is_on_flash && self.admit.is_some();
         let mut is_admitted = match parts.slice {
             _ if is_refused => false,
@@ -562,7 +558,7 @@ mod tests {
             ..small(&large, set)
         };
         let place = slice_of(&large);
-        let stored = inner.publish_locked(&rig.cx, &mut inner.lock(place), place, parts, Replaces::All);
+        let stored = inner.publish_locked(&rig.cx, &mut inner.lock(place), place, parts, Replaces::All, None);
         assert_eq!(stored, Ok(set));
         run(&rig.executor, rig.cache.delete(&rig.cx, key));
         drop(rig);

@@ -150,9 +150,12 @@ impl<D: Device + Clone> ObjectCache<D> {
     }
 
     /// Replaces what the owner has stored beside a value, with flags, expiry and marks, if the object still is the one that was seen; the
-    /// value is not written again where it is a large object's, or has more than 15 KiB and was written with a head. After a crash there is
-    /// the one or the other if the older was on flash, unless that was evicted before the newer was written, the write budget was empty, or
-    /// (index `cascade`) a checkpoint came between. [`Outcome::Kept`] where another change came before.
+    /// value is not written again where it is a large object's, or has more than 15 KiB and was written with a head. [`Outcome::Kept`] where
+    /// another change came before.
+    ///
+    /// If the older was on flash, a crash leaves the one or the other. Until the newer is written there it may leave neither where the older is
+    /// evicted meanwhile, the newer is replaced in its turn, the write budget is empty, or, with index `cascade`, the older's mapping was
+    /// not in DRAM or a checkpoint comes between.
     pub async fn replace_head(
         &self,
         cx: &Cx<D>,
@@ -573,7 +576,7 @@ enum Next<B> {
 mod tests {
     use super::*;
     use crate::testing::{CASCADE, Rig, run};
-    use crate::{CacheOptions, FlashWrite, IndexOptions};
+    use crate::{CacheOptions, FlashWrite, HashLimit, IndexOptions};
     use pumice_device::MemMedium;
 
     fn replace(rig: &Rig, head: &[u8]) {
@@ -607,12 +610,43 @@ mod tests {
         assert_eq!(records(), before + 1, "once");
     }
 
+    #[test]
+    fn what_flash_has_of_a_stranger_is_void_as_soon_as_a_head_is_replaced() {
+        let options = CacheOptions {
+            dram_bytes: 4 << 20,
+            flash_write: FlashWrite::Eviction,
+            hash_limit: HashLimit(8),
+            ..CacheOptions::default()
+        };
+        let medium = Arc::new(MemMedium::new(16 << 20));
+        let rig = Rig::open(&medium, options);
+        // The index knows eight bits.
+        let tag = |key: &[u8]| rig.hash(key) >> 56;
+        let keys = (0u32..).map(|n| n.to_le_bytes());
+        let stranger = keys.into_iter().find(|other| tag(other) == tag(b"key")).unwrap();
+        rig.set(b"key", b"value", 0);
+        assert!(rig.evict(&stranger, rig.cache.inner.store().next_version()));
+        rig.write_open_blocks();
+        let flash = rig.locate(&stranger).and_then(|located| located.flash);
+        assert!(flash.is_some_and(|copy| copy.written));
+        replace(&rig, b"new");
+        assert!(!run(&rig.executor, rig.cache.delete(&rig.cx, &stranger)));
+        drop(rig);
+        let rig = Rig::open(&medium, options);
+        assert_eq!(rig.get(&stranger), None);
+    }
+
     /// What happens between the replacing of a head and a crash, and what is there afterwards.
     #[test]
     fn the_older_head_is_kept_until_the_newer_is_written_and_never_comes_back_after() {
         type Step = fn(&Rig);
         let nothing: Step = |_| {};
         let written: Step = |rig| rig.write_open_blocks();
+        let prefix: Step = |rig| {
+            rig.clock.advance_secs(10);
+            rig.cache.tick(&rig.cx);
+            rig.settle();
+        };
         let again: Step = |rig| replace(rig, b"newest");
         let deleted: Step = |rig| assert!(run(&rig.executor, rig.cache.delete(&rig.cx, b"key")));
         let set: Step = |rig| {
@@ -623,8 +657,13 @@ mod tests {
         let cases: &[(&[Step], Option<&[u8]>)] = &[
             (&[nothing], old),
             (&[checkpoint], old),
-            (&[again], old),
-            (&[again, checkpoint], old),
+            (&[again], None),
+            (&[again, checkpoint], None),
+            (&[prefix], new),
+            (&[prefix, again], new),
+            (&[prefix, again, prefix], newest),
+            (&[again, prefix], newest),
+            (&[prefix, again, deleted], None),
             (&[written], new),
             (&[written, checkpoint], new),
             (&[checkpoint, written], new),
@@ -660,6 +699,7 @@ mod tests {
                         dram_bytes,
                         index,
                         flash_write,
+                        flush_interval_secs: 3,
                         ..CacheOptions::default()
                     };
                     let medium = Arc::new(MemMedium::new(16 << 20));

@@ -501,16 +501,37 @@ fn a_value_longer_than_flash_holds_is_refused_before_it_takes_the_place_of_other
                 assert_eq!(rig.cache.books().resident().0, 101, "nothing has gone for it");
             }
         }
-        let fits = write(
-            &rig,
-            b"key",
-            &bytes(most as usize / 2, 3),
-            NewObject {
+        // The longest that flash takes, but for a slice; of DRAM, which others' segments are open in, half.
+        let is_taken = |len| {
+            let new = NewObject {
+                len: Some(len),
                 never_on_flash,
                 ..NewObject::default()
-            },
-        );
-        assert!(fits.is_ok());
+            };
+            rig.cache.begin(&rig.cx, b"key", new).is_ok()
+        };
+        let (mut taken, mut refused) = (1, most);
+        while taken + 1 < refused {
+            let middle = (taken + refused) / 2;
+            match is_taken(middle) {
+                true => taken = middle,
+                false => refused = middle,
+            }
+        }
+        let fits = match never_on_flash {
+            true => taken / 2,
+            false => taken - (16 << 10),
+        };
+        let fits = bytes(fits as usize, 3);
+        for len in [Some(fits.len() as u64), None] {
+            let new = NewObject {
+                len,
+                never_on_flash,
+                ..NewObject::default()
+            };
+            assert!(write(&rig, b"key", &fits, new).is_ok(), "{taken} bytes, {len:?}");
+            assert!(rig.get(b"key").as_ref() == Some(&fits), "{taken} bytes, {len:?}");
+        }
         rig.check();
     }
 }

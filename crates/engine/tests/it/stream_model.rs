@@ -6,7 +6,9 @@ use pumice_device::{AlignedBuf, Payload};
 use pumice_testkit::{CrashPoint, FaultPlan, FaultyDevice, FaultyMedium};
 use pumice_world::ManualClock;
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 const KEYS: u64 = 6;
 
@@ -27,19 +29,19 @@ struct Writing {
     follower: Option<(Follower<FaultyDevice>, usize)>,
 }
 
-#[derive(Default)]
-struct Heads {
-    held: Vec<Held>,
-    /// Whether the first of them was on flash.
-    is_written: bool,
+/// What a key held when that was on flash; since then its head alone was replaced, once at most.
+struct Written {
+    held: Held,
+    /// Whether all is there after a crash: nothing was evicted before.
+    is_whole: bool,
 }
 
 struct Model {
     live: HashMap<u64, Held>,
-    /// What the last step's key held before it.
-    before: Option<(u64, Option<Held>)>,
-    /// What keys have held before, where their heads alone were replaced since: a crash may leave any of it.
-    heads: HashMap<u64, Heads>,
+    /// What a crash could have left under the last step's key before it.
+    before: Option<(u64, Vec<Held>)>,
+    /// A crash may leave this instead of what keys hold.
+    written: HashMap<u64, Written>,
     writing: Vec<Writing>,
     hits: u64,
     misses: u64,
@@ -68,7 +70,7 @@ impl Model {
         Self {
             live: HashMap::new(),
             before: None,
-            heads: HashMap::new(),
+            written: HashMap::new(),
             writing: Vec::new(),
             hits: 0,
             misses: 0,
@@ -79,13 +81,13 @@ impl Model {
     fn is_legal(&self, n: u64, held: &Held) -> bool {
         let before = self.before.as_ref().filter(|(other, _)| *other == n);
         self.live.get(&n) == Some(held)
-            || before.is_some_and(|(_, before)| before.as_ref() == Some(held))
-            || self.heads.get(&n).is_some_and(|heads| heads.held.contains(held))
+            || before.is_some_and(|(_, before)| before.contains(held))
+            || self.written.get(&n).is_some_and(|written| written.held == *held)
     }
 
     fn replaced(&mut self, n: u64) {
-        self.heads.remove(&n);
-        self.before = Some((n, self.live.remove(&n)));
+        let written = self.written.remove(&n).map(|written| written.held);
+        self.before = Some((n, written.into_iter().chain(self.live.remove(&n)).collect()));
     }
 
     fn step(&mut self, rig: &Rig<FaultyDevice>, random: &mut Random, must_hit: bool) {
@@ -138,9 +140,12 @@ impl Model {
                 let mut held = self.live.get(&n).cloned().expect("what is there was stored");
                 assert!(held.head == seen.head(), "key {n}");
                 let head_len = [0, 40, 3_000][random.below(3) as usize];
-                let before = self.live.remove(&n);
-                self.heads.entry(n).or_default().held.extend(before.clone());
-                self.before = Some((n, before));
+                let before = held.clone();
+                self.note_written(rig, n);
+                let written = self.written.remove(&n).filter(|written| written.held == held);
+                self.replaced(n);
+                // Of two that come before the first of them is written nothing is kept.
+                self.written.extend(written.map(|written| (n, written)));
                 held.head = bytes(random, head_len);
                 held.flags = random.next_u64() as u32;
                 let meta = Meta {
@@ -151,9 +156,7 @@ impl Model {
                     Outcome::Stored { .. } => drop(self.live.insert(n, held)),
                     Outcome::Rejected(_) => {
                         // It may have stayed as it was.
-                        if let Some((_, Some(before))) = self.before.clone() {
-                            self.live.insert(n, before);
-                        }
+                        self.live.insert(n, before);
                     }
                     outcome => panic!("{outcome:?}"),
                 }
@@ -179,31 +182,23 @@ impl Model {
                 rig.clock.advance_secs(4);
                 cache.tick(cx);
                 rig.settle();
-                self.note_written(rig);
+                (0..KEYS).for_each(|n| self.note_written(rig, n));
             }
             _ => self.read(rig, random, n, must_hit),
         }
     }
 
     /// What is on flash now, from its head to its slices, is there after a crash.
-    fn note_written(&mut self, rig: &Rig<FaultyDevice>) {
-        let flash = rig.cache.stats().flash;
-        if flash.reclaimed_blocks + flash.dropped_no_block > 0 {
+    fn note_written(&mut self, rig: &Rig<FaultyDevice>, n: u64) {
+        let Some(held) = self.live.get(&n).filter(|_| is_written(rig, &key(n))) else {
             return;
-        }
-        for (n, held) in &self.live {
-            let located = rig
-                .cache
-                .locate(&rig.cx, &key(*n))
-                .and_then(|located| located.flash);
-            if located.is_some_and(|flash| flash.written) {
-                let heads = Heads {
-                    held: vec![held.clone()],
-                    is_written: true,
-                };
-                self.heads.insert(*n, heads);
-            }
-        }
+        };
+        let flash = rig.cache.stats().flash;
+        let written = Written {
+            held: held.clone(),
+            is_whole: flash.reclaimed_blocks + flash.dropped_no_block == 0,
+        };
+        self.written.insert(n, written);
     }
 
     fn append(&mut self, rig: &Rig<FaultyDevice>, random: &mut Random) {
@@ -312,8 +307,8 @@ impl Model {
         for n in 0..KEYS {
             let object = rig.run(rig.cache.get(&rig.cx, &key(n)));
             let Some(object) = object else {
-                let was_written = self.heads.get(&n).is_some_and(|heads| heads.is_written);
-                assert!(!must_hit || !was_written, "{what}: key {n} is gone");
+                let was_whole = self.written.get(&n).is_some_and(|written| written.is_whole);
+                assert!(!must_hit || !was_whole, "{what}: key {n} is gone");
                 self.live.remove(&n);
                 continue;
             };
@@ -328,6 +323,14 @@ impl Model {
         }
         served
     }
+}
+
+/// Whether a crash now would leave what a key holds.
+fn is_written(rig: &Rig<FaultyDevice>, key: &[u8]) -> bool {
+    let located = rig.cache.locate(&rig.cx, key);
+    located
+        .and_then(|located| located.flash)
+        .is_some_and(|flash| flash.written)
 }
 
 fn open(medium: &Arc<FaultyMedium>, clock: &Arc<ManualClock>, options: CacheOptions) -> Rig<FaultyDevice> {
@@ -419,9 +422,9 @@ fn crash_everywhere(
         });
         let rig = open(&medium, &clock, options);
         kept += model
-            .heads
-            .values()
-            .filter(|heads| heads.is_written && heads.held.len() > 1)
+            .written
+            .iter()
+            .filter(|(n, written)| written.is_whole && model.live.get(n) != Some(&written.held))
             .count() as u64;
         served += model.reconcile(
             &rig,
@@ -460,6 +463,106 @@ fn after_a_crash_an_object_whose_head_was_replaced_is_there() {
         kept += crash_everywhere(seed, kind, 24 << 20, dram_bytes, true).2;
     }
     assert!(kept > 90, "{kept}");
+}
+
+/// Heads are replaced twice, after as many turns of what writes the first: a crash at each write and log append leaves no older one than
+/// there was.
+#[test]
+fn a_head_does_not_come_back_once_a_newer_was_there() {
+    let heads: [&[u8]; 3] = [b"old", b"new", b"newest"];
+    let value = bytes(&mut Random(1), 60_000);
+    // How often each was found, and none.
+    let mut found_of = [0; 4];
+    for turns in (0..12).chain([1_000]) {
+        for (kind, dram_bytes) in [(0, 0), (1, 1 << 20)] {
+            for point in 1.. {
+                let (medium, clock) = (medium(24 << 20, turns), Arc::new(ManualClock::new(1_000)));
+                let options = CacheOptions {
+                    dram_bytes,
+                    buffers_max: 10,
+                    ..of_kind(kind)
+                };
+                let rig = open(&medium, &clock, options);
+                let write = || {
+                    clock.advance_secs(4);
+                    rig.cache.tick(&rig.cx);
+                };
+                let new = NewObject {
+                    head: heads[0],
+                    ..NewObject::default()
+                };
+                let mut writer = rig.cache.begin(&rig.cx, b"key", new).unwrap();
+                assert!(rig.run(writer.append(&value)).is_ok());
+                assert!(rig.run(writer.finish()).is_ok());
+                write();
+                rig.settle();
+                assert!(is_written(&rig, b"key"));
+                medium.set_plan(FaultPlan {
+                    crash: Some(CrashPoint::WriteOrAppend(point)),
+                    delay: true,
+                    ..FaultPlan::default()
+                });
+                // The oldest and the newest that may be there, and whether there may be none.
+                let mut may_be = (0, 0, false);
+                for head in [1, 2] {
+                    let Some(seen) = rig.run(rig.cache.get_head(&rig.cx, b"key")) else {
+                        assert!(medium.is_crashed());
+                        break;
+                    };
+                    let was_written = is_written(&rig, b"key");
+                    if medium.is_crashed() {
+                        break;
+                    }
+                    if was_written {
+                        may_be.0 = head - 1;
+                    }
+                    (may_be.1, may_be.2) = (head, !was_written);
+                    let meta = seen.meta();
+                    let replaced = rig.run(rig.cache.replace_head(&rig.cx, seen, heads[head], meta));
+                    if medium.is_crashed() {
+                        break;
+                    }
+                    assert!(matches!(replaced, Outcome::Stored { .. }));
+                    if !was_written {
+                        may_be.0 = head;
+                    }
+                    write();
+                    let mut left = turns;
+                    rig.run(poll_fn(|context| {
+                        context.waker().wake_by_ref();
+                        left = left.saturating_sub(1);
+                        if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+                    }));
+                }
+                if !medium.is_crashed() {
+                    rig.settle();
+                }
+                let is_over = !medium.is_crashed();
+                if is_over {
+                    medium.crash();
+                }
+                drop(rig);
+                medium.restart();
+                let rig = open(&medium, &clock, options);
+                let found = rig.run(rig.cache.get(&rig.cx, b"key"));
+                let at = found
+                    .as_ref()
+                    .map(|found| heads.iter().position(|head| *head == found.head()));
+                let what = format!("{turns} turns, kind {kind}, crash at {point}: {at:?} of {may_be:?}");
+                match at {
+                    Some(at) => assert!(at.is_some_and(|at| (may_be.0..=may_be.1).contains(&at)), "{what}"),
+                    None => assert!(may_be.2, "{what}"),
+                }
+                assert!(found.is_none_or(|found| found.to_vec() == value), "{what}");
+                found_of[at.flatten().unwrap_or(3)] += 1;
+                if is_over {
+                    break;
+                }
+            }
+        }
+    }
+    println!("{found_of:?}");
+    assert!(found_of.iter().all(|found| *found > 0), "{found_of:?}");
 }
 
 /// An object and the bytes beside it are told apart from others by its version alone.

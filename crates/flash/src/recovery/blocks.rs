@@ -115,8 +115,9 @@ impl<D: Device, M: Mappings> Recovery<'_, D, M> {
                 0 => 0,
                 _ => Slots::low_bits(entry.number),
             };
-            // An older version would be void. So this is an object that was moved here from a block that has not been
-            // reclaimed since, and its former copy is as good as this one, or better: the last write may be torn.
+            // Most older versions would be void. So this is an object that was moved here from a block that has not been reclaimed
+            // since, or a head whose older copy was kept until it was written: the former is as good, or better: the last write may
+            // be torn.
             let is_moved = self
                 .objects
                 .mappings

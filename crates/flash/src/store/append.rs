@@ -68,7 +68,7 @@ impl<B: Buffer> FlashStore<B> {
     /// How many slices as long as they may be blocks hold at once: of an object of more the first are gone before the last has come.
     pub fn slices_max(&self) -> u64 {
         let in_block = (self.geometry.block_bytes - SLICES_BESIDE_BYTES) / self.slice_max();
-        in_block * self.blocks_full_at_once() as u64
+        in_block * self.blocks_for_objects() as u64
     }
 
     /// Appends a new record to the active block of its rank. The caller holds the lock of the shard of `hash`, makes the mapping,
@@ -196,12 +196,18 @@ impl<B: Buffer> FlashStore<B> {
     }
 
     /// How many blocks can be full of objects at once: all but those that are kept free, the open one, and those of checkpoints
-    /// and mappings. Two checkpoints are kept, and while one is written there are three.
+    /// and mappings.
     fn blocks_full_at_once(&self) -> usize {
-        let checkpoints = 3 * self.shared.pool.lock().checkpoint_blocks[0].len();
         let states = self.blocks.iter().map(|info| info.state());
         let taken = states.filter(|state| matches!(state, State::Lent | State::Bad));
-        let others = self.blocks_kept_free() + 1 + checkpoints + taken.count();
+        self.blocks_for_objects().saturating_sub(taken.count())
+    }
+
+    /// The same without looking at each block: those of mappings, and bad ones, are among them. Two checkpoints are kept, and while one is
+    /// written there are three.
+    fn blocks_for_objects(&self) -> usize {
+        let checkpoints = 3 * self.shared.pool.lock().checkpoint_blocks[0].len();
+        let others = self.blocks_kept_free() + 1 + checkpoints;
         self.blocks.len().saturating_sub(others)
     }
 

@@ -3,7 +3,8 @@
 //!
 //! Such a copy is dead as others are, but it is struck from no footer, and the record that voids it is logged when the block of the newer
 //! copy is written as far as that. Until then a start finds the newest of both that was written, and a checkpoint has the older. What dies before
-//! its block is written and has such a copy behind it is logged at once, although it is a buffer still: that voids the older, too.
+//! its block is written and has such a copy behind it is logged at once, although it is a buffer still: that voids the older, too. So of
+//! two that are replaced one after the other nothing is kept.
 
 use super::FlashStore;
 use crate::log::LogKind;
@@ -14,7 +15,7 @@ use pumice_blocks::State;
 use pumice_device::Device;
 use pumice_index::{KeyHash, Known, Location, Mapping};
 use pumice_memory::Buffer;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What replaced a copy that is kept, and is not written yet.
@@ -31,9 +32,9 @@ struct Replacing {
 #[derive(Default)]
 struct Both {
     /// By the offset of the newer copy on the device: one for each head in a block buffer, at most.
-    new: HashMap<u64, Replacing>,
-    /// Sequences of the blocks of the older copies, by offset.
-    old: HashMap<u64, u64>,
+    new: BTreeMap<u64, Replacing>,
+    /// Offsets of the older copies, and sequences of their blocks.
+    old: HashSet<(u64, u64)>,
 }
 
 /// Copies that are kept. Its lock comes after those of shards, and no other is taken under it.
@@ -69,22 +70,24 @@ impl KeptCopies {
 impl Both {
     fn take(&mut self, location: Location) -> Option<Replacing> {
         let replacing = self.new.remove(&location.offset)?;
-        self.old.remove(&replacing.old.location.offset);
+        (self.old).remove(&(replacing.old.location.offset, replacing.old_sequence));
         Some(replacing)
     }
 }
 
 impl<B: Buffer> FlashStore<B> {
-    /// Keeps the copy of `old` until the one at `location`, which has just replaced it, is on the device. Called under the shard's lock
+    /// Whether a copy may be kept: it is on the device, and behind it no other is. Called under its shard's lock.
+    pub fn may_be_kept(&self, location: Location) -> bool {
+        let has_older = !self.kept.is_empty() && self.kept.both.lock().new.contains_key(&location.offset);
+        !has_older && self.is_written(location)
+    }
+
+    /// Keeps the copy of `old`, which [may be](FlashStore::may_be_kept), until the one at `location`, which has just replaced it, is on the device. Called under the shard's lock
     /// under which that was appended and mapped; nobody has logged that `old` is void.
     pub fn keep_until_written(&self, hash: KeyHash, version: u64, location: Location, old: Mapping) {
         let old_sequence = self.order.sequence_at(old.location);
         self.kept.change(|both| {
-            // What it replaced may have replaced another, which is the one that is written.
-            let before = both.take(old.location);
-            let (old, old_sequence) =
-                before.map_or((old, old_sequence), |before| (before.old, before.old_sequence));
-            both.old.insert(old.location.offset, old_sequence);
+            both.old.insert((old.location.offset, old_sequence));
             both.new.insert(
                 location.offset,
                 Replacing {
@@ -103,8 +106,8 @@ impl<B: Buffer> FlashStore<B> {
         if self.kept.is_empty() {
             return false;
         }
-        let sequence = self.kept.both.lock().old.get(&location.offset).copied();
-        sequence.is_some_and(|sequence| sequence == self.order.sequence_at(location))
+        let place = (location.offset, self.order.sequence_at(location));
+        self.kept.both.lock().old.contains(&place)
     }
 
     /// So many bytes of a block from its start are on the device, or none of them will be: what was kept for them is void.
@@ -119,10 +122,9 @@ impl<B: Buffer> FlashStore<B> {
             return;
         }
         let range = block.device_offset..block.device_offset + end as u64;
-        let due: Vec<Replacing> = (self.kept.both.lock().new.values())
-            .filter(|replacing| range.contains(&replacing.location.offset))
-            .copied()
-            .collect();
+        let both = self.kept.both.lock();
+        let due: Vec<Replacing> = both.new.range(range).map(|(_, replacing)| *replacing).collect();
+        drop(both);
         for Replacing {
             hash,
             version,
