@@ -95,7 +95,8 @@ impl Target {
             key.push_str(&format!(":{port}"));
         }
         let path_at = key.len();
-        if !path_and_query.starts_with('/') {
+        // `*` is the server itself.
+        if !path_and_query.starts_with('/') && path_and_query != "*" {
             key.push('/');
         }
         match path_and_query.split_once('?').filter(|_| !query.is_default()) {

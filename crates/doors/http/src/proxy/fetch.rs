@@ -88,7 +88,7 @@ impl<D: Device + Clone> Proxy<D> {
     pub(super) fn revalidate(self: &Rc<Self>, asked: &Asked, finding: &Finding<D::Buf>) {
         let now = self.now();
         let key = flight_key(asked, finding);
-        if self.shared.spared.is_set(&asked.key, now) {
+        if self.shared.spared.failure(&asked.key, now).is_some() {
             return;
         }
         if let (rider, Some(pilot)) = self.shared.flights.board(key, now) {
@@ -99,14 +99,14 @@ impl<D: Device + Clone> Proxy<D> {
                 let key = job.key;
                 Rc::clone(&proxy).fly(job, pilot, tell).await;
                 drop(rider);
-                let is_failure = match told.await {
-                    Ok(Led::Failed(_)) => true,
-                    Ok(Led::Alone(checked, _)) => checked.response.status().is_server_error(),
-                    _ => false,
+                let failure = match told.await {
+                    Ok(Led::Failed(_)) => Failure::Unreachable,
+                    Ok(Led::Alone(checked, _)) if checked.response.status().is_server_error() => {
+                        Failure::Answered(checked.response.status())
+                    }
+                    _ => return,
                 };
-                if is_failure {
-                    proxy.shared.spared.set(&key, proxy.now() + SPARED_SECS);
-                }
+                proxy.shared.spared.set(&key, failure, proxy.now() + SPARED_SECS);
             });
         }
     }
@@ -205,7 +205,7 @@ impl<D: Device + Clone> Proxy<D> {
         let head = stale.head(&asked.target);
         let may = head.is_some_and(|head| serves_after(failure, &asked.fields, &head, now));
         if may {
-            self.shared.spared.set(&asked.key, now + SPARED_SECS);
+            self.shared.spared.set(&asked.key, failure, now + SPARED_SECS);
             self.stats().counters.hits_stale.add(1);
         }
         may

@@ -10,10 +10,10 @@ mod pass;
 mod validate;
 
 pub(crate) use collapse::Flights;
-pub(crate) use marks::{Marks, Voids};
+pub(crate) use marks::{Spared, Voids};
 
 use crate::counters::{Operation, WorkerStats};
-use crate::decide::{Decision, Failure, Found, decide, serves_after};
+use crate::decide::{Decision, Found, decide, serves_after};
 use crate::fields::{Arrival, Hop, clean_request};
 use crate::framing::{Refused, check_request};
 use crate::key::{EngineKey, Scheme, Target};
@@ -217,10 +217,9 @@ impl<D: Device + Clone> Proxy<D> {
             let now = self.now();
             let decision = decide(&asked.method, &asked.fields, found, now);
             // After a failure the origin is left alone for a while.
-            let is_spared = |head| {
-                self.shared.spared.is_set(&asked.key, now)
-                    && serves_after(Failure::Unreachable, &asked.fields, head, now)
-            };
+            let failure = self.shared.spared.failure(&asked.key, now);
+            let is_spared =
+                |head| failure.is_some_and(|failure| serves_after(failure, &asked.fields, head, now));
             let (why, revalidates) = match decision {
                 Decision::Serve { revalidates, .. } => (None, revalidates),
                 Decision::GatewayTimeout => {
@@ -267,7 +266,7 @@ impl<D: Device + Clone> Proxy<D> {
             .fields
             .get(MAX_FORWARDS)
             .and_then(|hops| hops.to_str().ok()?.parse::<u32>().ok());
-        if asked.target.path_and_query() != "/*" && hops != Some(0) {
+        if asked.target.path_and_query() != "*" && hops != Some(0) {
             if let Some(hops) = hops {
                 asked.fields.insert(MAX_FORWARDS, HeaderValue::from(hops - 1));
             }

@@ -3,32 +3,44 @@
 use super::Proxy;
 use super::fly::Job;
 use crate::conditional::freshen;
+use crate::directives::Directives;
 use crate::freshness::Times;
 use crate::head::NewHead;
-use crate::store::{Exchange, may_store};
+use crate::store::{Exchange, NotStored, may_store};
+use crate::vary::selecting_names;
 use http::{HeaderMap, Method};
-use pumice::Outcome;
+use pumice::{Action, Outcome};
 use pumice_device::Device;
 
 impl<D: Device + Clone> Proxy<D> {
-    /// Renews the fields of the response that was validated; false where the 304 is about another one. One that may not be stored any more
-    /// is removed.
+    /// Renews the fields of the response that was validated, where this request's 304 may change what is stored for all; false where the
+    /// whole is to be fetched anew: the 304 is about another response, or makes of this one what does not stand under its key.
     pub(super) async fn freshen(&self, job: &mut Job<D>, answer: &HeaderMap, times: Times) -> bool {
         let Some(stale) = job.stale.take() else {
             return false;
         };
-        let renewed = stale.head(&job.target).and_then(|head| {
-            let fields = freshen(&head, answer)?;
-            let exchange = Exchange {
-                method: &Method::GET,
-                request: &job.fields,
-                status: head.status,
-                response: &fields,
-                times,
-                body_bytes: Some(head.body_bytes),
-            };
-            let storing = may_store(&exchange, self.rule(&job.target), u64::MAX).ok();
-            Some(storing.and_then(|storing| {
+        let Some(head) = stale.head(&job.target) else {
+            return false;
+        };
+        let Some(fields) = freshen(&head, answer) else {
+            return false;
+        };
+        let exchange = Exchange {
+            method: &Method::GET,
+            request: &job.fields,
+            status: head.status,
+            response: &fields,
+            times,
+            body_bytes: Some(head.body_bytes),
+        };
+        let rule = self.rule(&job.target);
+        let renewed = match may_store(&exchange, rule, u64::MAX) {
+            Ok(storing) => {
+                let before = selecting_names(&head.to_map(), &rule.key_fields);
+                if before.as_ref() != Some(&storing.vary) || storing.vary.is_empty() != head.variant.is_none()
+                {
+                    return false;
+                }
                 let new = NewHead {
                     status: head.status,
                     storing: &storing,
@@ -38,22 +50,30 @@ impl<D: Device + Clone> Proxy<D> {
                     received_secs: times.received_secs,
                 };
                 new.encode().ok()
-            }))
-        });
-        let Some(renewed) = renewed else { return false };
-        let meta = stale.object.meta();
-        let key = stale.object.key().to_vec();
-        let is_renewed = match renewed {
-            None => false,
-            Some(head) => {
-                let outcome = self.cache.replace_head(&self.cx, stale.object, &head, meta).await;
-                // Kept: another has renewed or replaced it.
-                matches!(outcome, Outcome::Stored { .. } | Outcome::Kept)
             }
+            // One client's request, or an answer that is for it alone, takes nothing from the others.
+            Err(NotStored::Authorization | NotStored::SetCookie) => return true,
+            Err(_) if Directives::of_request(&job.fields).no_store => return true,
+            Err(_) => None,
         };
-        match is_renewed {
-            true => self.stats().counters.freshened.add(1),
-            false => drop(self.cache.delete(&self.cx, &key).await),
+        let key = stale.object.key().to_vec();
+        let Some(renewed) = renewed else {
+            let old = stale.object.head().to_vec();
+            drop(stale);
+            let remove = |object: Option<&pumice::Object<D::Buf>>| match object {
+                Some(object) if object.head() == old => Action::Delete,
+                _ => Action::Keep,
+            };
+            self.cache.update(&self.cx, &key, remove).await;
+            return false;
+        };
+        let meta = stale.object.meta();
+        let outcome = self
+            .cache
+            .replace_head(&self.cx, stale.object, &renewed, meta)
+            .await;
+        if matches!(outcome, Outcome::Stored { .. }) {
+            self.stats().counters.freshened.add(1);
         }
         true
     }

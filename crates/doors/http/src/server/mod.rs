@@ -9,7 +9,7 @@ use crate::config::DoorConfig;
 use crate::counters::DoorStats;
 use crate::key::Scheme;
 use crate::origin::Origin;
-use crate::proxy::{Flights, Marks, Proxy, Voids};
+use crate::proxy::{Flights, Proxy, Spared, Voids};
 use anyhow::Context;
 use http::{HeaderValue, StatusCode};
 pub(crate) use noted::Noted;
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     /// Requests to the origin that others may join.
     pub(crate) flights: Arc<Flights>,
     /// Keys for which the origin is left alone.
-    pub(crate) spared: Marks,
+    pub(crate) spared: Spared,
     pub(crate) voids: Voids,
     pub(crate) log: Option<AccessLog>,
 }
@@ -146,7 +146,7 @@ impl Door {
             budgets: Budgets::new(sizes, PIECE_BYTES_MAX),
             pseudonym: format!("pumice-{:016x}", random()),
             flights: Arc::default(),
-            spared: Marks::default(),
+            spared: Spared::default(),
             voids: Voids::default(),
             log: log.transpose().context("the access log")?,
             config,

@@ -1,6 +1,6 @@
 //! What is stale: validated, used all the same, or made anew; and what requests may demand.
 
-use crate::common::{Origin, Server, Times, say};
+use crate::common::{Origin, Seen, Server, Times, say};
 use std::time::{Duration, Instant};
 
 /// An origin whose answers carry a tag, and which confirms it.
@@ -187,5 +187,101 @@ fn an_origin_that_cannot_be_reached_is_a_502() {
     let server = Server::of(&origin);
     assert_eq!(server.ask("/x", "").status, 502);
     assert_eq!(server.ask("POST /x", "content-length: 0").status, 502);
+    server.stop();
+}
+
+#[test]
+fn a_304_that_names_another_vary_is_no_answer_for_all() {
+    let origin = Origin::start(|seen, to| {
+        let language = seen.field("accept-language").unwrap_or_default().to_owned();
+        let fields = "etag: \"a\" & cache-control: max-age=10";
+        let status = seen.field("if-none-match").map_or("200", |_| "304");
+        let body = match status {
+            "200" => language.as_bytes(),
+            _ => b"",
+        };
+        match (seen.field("first"), seen.path()) {
+            (Some(_), "/plain") => say(to, fields, body),
+            (Some(_), _) => say(to, &format!("vary: accept & {fields}"), body),
+            (None, _) => say(to, &format!("{status} & vary: accept-language & {fields}"), body),
+        }
+    });
+    let server = Server::of(&origin);
+    for path in ["/plain", "/varied"] {
+        let count = server.counts().stored;
+        let first = "accept-language: en & first: yes";
+        assert_eq!(server.ask(path, first).text(), "en");
+        stored(&server, count + 1);
+        server.clock.advance_secs(11);
+        assert_eq!(server.ask(path, "accept-language: en").text(), "en");
+        assert_eq!(server.ask(path, "accept-language: de").text(), "de");
+    }
+    server.stop();
+}
+
+#[test]
+fn one_client_takes_nothing_from_the_others() {
+    let origin = Origin::start(|seen, to| {
+        let cookie = seen.field("x").map_or("", |_| "set-cookie: a=b");
+        match seen.field("if-none-match") {
+            Some(_) => say(
+                to,
+                &format!("304 & etag: \"a\" & cache-control: max-age=10 & {cookie}"),
+                b"",
+            ),
+            None => say(to, "etag: \"a\" & cache-control: max-age=10", b"hello"),
+        }
+    });
+    let server = Server::of(&origin);
+    server.ask("/x", "");
+    stored(&server, 1);
+    for fields in ["authorization: a", "cache-control: no-store", "x: cookie", ""] {
+        server.clock.advance_secs(11);
+        assert_eq!(server.ask("/x", fields).text(), "hello", "{fields}");
+    }
+    let seen = origin.seen();
+    assert_eq!(seen.len(), 5);
+    let asks_again = |seen: &Seen| seen.field("if-none-match").is_some();
+    assert!(seen[1..].iter().all(asks_again));
+    assert_eq!(server.counts().freshened, 1);
+    server.stop();
+}
+
+#[test]
+fn a_304_that_forbids_storing_removes_what_is_stored() {
+    let origin = Origin::start(|seen, to| match seen.field("if-none-match") {
+        Some(_) => say(to, "304 & etag: \"a\" & cache-control: private", b""),
+        None => say(to, "etag: \"a\" & cache-control: max-age=10", b"hello"),
+    });
+    let server = Server::of(&origin);
+    server.ask("/x", "");
+    stored(&server, 1);
+    server.clock.advance_secs(11);
+    assert_eq!(server.ask("/x", "").text(), "hello");
+    let conditional = origin
+        .seen()
+        .iter()
+        .map(|seen| seen.field("if-none-match").is_some())
+        .collect::<Vec<_>>();
+    assert_eq!(conditional, [false, true, false]);
+    server.stop();
+}
+
+#[test]
+fn after_a_failure_each_request_gets_what_it_allows() {
+    let times = Times::default();
+    let origin = Origin::start(move |_, to| match times.next() {
+        0 => say(to, "etag: \"a\" & cache-control: max-age=10", b"hello"),
+        _ => say(to, "503", b""),
+    });
+    let server = Server::of(&origin);
+    server.ask("/x", "");
+    stored(&server, 1);
+    server.clock.advance_secs(11);
+    let lenient = "cache-control: stale-if-error=100";
+    assert_eq!(server.ask("/x", lenient).text(), "hello");
+    assert_eq!(server.ask("/x", lenient).text(), "hello");
+    assert_eq!(origin.count(), 2);
+    assert_eq!(server.ask("/x", "").status, 503);
     server.stop();
 }
