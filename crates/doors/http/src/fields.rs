@@ -3,7 +3,7 @@
 use crate::key::Scheme;
 use crate::syntax::members;
 use http::Version;
-use http::header::{CONNECTION, EXPECT, FORWARDED, HeaderMap, HeaderName, HeaderValue, VIA};
+use http::header::{CONNECTION, COOKIE, EXPECT, FORWARDED, HeaderMap, HeaderName, HeaderValue, VIA};
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -72,6 +72,7 @@ pub fn clean_request(fields: &mut HeaderMap, hop: Hop<'_>, arrival: Arrival<'_>)
     // 1xx end here.
     fields.remove(EXPECT);
     remove_all(fields, is_claim);
+    join_crumbs(fields);
     let Arrival { scheme, host, client } = arrival;
     let client_name = match client {
         None => "unknown".to_owned(),
@@ -92,6 +93,16 @@ pub fn clean_request(fields: &mut HeaderMap, hop: Hop<'_>, arrival: Arrival<'_>)
     }
     add_via(fields, hop);
     Ok(())
+}
+
+/// Makes one line of the cookies, which HTTP/2 sends in parts (RFC 9113, 8.2.3).
+fn join_crumbs(fields: &mut HeaderMap) {
+    let crumbs: Vec<_> = fields.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() > 1
+        && let Ok(cookie) = HeaderValue::from_bytes(&crumbs.join(b"; ".as_slice()))
+    {
+        fields.insert(COOKIE, cookie);
+    }
 }
 
 /// Makes of the fields of an origin's response those that are stored and sent on.

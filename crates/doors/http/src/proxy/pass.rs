@@ -19,6 +19,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use thiserror::Error;
+use tokio::task::spawn_local;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// An answer of the origin that was checked, its fields cleaned.
@@ -156,12 +157,23 @@ impl<D: Device + Clone> Proxy<D> {
         let body = body.map_or(RequestBody::Empty, |body| {
             RequestBody::Other(Box::pin(Upload::new(body, self.shared.config.stall_timeout)))
         });
-        match self.ask_origin(&asked.method, &asked.target, fields, body).await {
-            Err(error) => self.respond(asked, Self::failure(error, cache)),
-            Ok(checked) => {
-                self.take_note(&asked, &checked).await;
-                self.respond(asked, checked.reply(cache))
+        let proxy = Rc::clone(self);
+        let is_safe = asked.method.is_safe();
+        let asking = async move {
+            let answer = proxy.ask_origin(&asked.method, &asked.target, fields, body).await;
+            if let Ok(checked) = &answer {
+                proxy.take_note(&asked, checked).await;
             }
+            (asked, answer)
+        };
+        let (asked, answer) = match is_safe {
+            true => asking.await,
+            // What it makes void is void, though the client leave.
+            false => spawn_local(asking).await.expect("it does not panic"),
+        };
+        match answer {
+            Err(error) => self.respond(asked, Self::failure(error, cache)),
+            Ok(checked) => self.respond(asked, checked.reply(cache)),
         }
     }
 

@@ -193,11 +193,13 @@ fn options_of_the_server_are_answered_here() {
             .is_some()
     );
     assert_eq!(origin.count(), 0);
+    server.ask("OPTIONS /*", "");
+    assert_eq!(origin.seen()[0].line, "OPTIONS /* HTTP/1.1");
     server.ask(
         "OPTIONS /x",
         "max-forwards: 3 & upgrade: h2c & connection: upgrade",
     );
-    let seen = &origin.seen()[0];
+    let seen = &origin.seen()[1];
     assert_eq!(
         (seen.field("max-forwards"), seen.field("upgrade")),
         (Some("2"), None)
@@ -360,4 +362,44 @@ fn requests_are_noted_in_the_access_log() {
         "{log}"
     );
     assert!(lines[2].contains(" 400 ") && !log.contains("secret"), "{log}");
+}
+
+#[test]
+fn an_unsafe_method_counts_though_its_client_leave() {
+    let (go, gone) = std::sync::mpsc::channel();
+    let gone = std::sync::Mutex::new(gone);
+    let origin = Origin::start(move |seen, to| {
+        if seen.line.starts_with("POST") {
+            gone.lock().unwrap().recv().unwrap();
+        }
+        say(to, "cache-control: max-age=100", b"hello");
+    });
+    let server = Server::of(&origin);
+    server.ask("/x", "");
+    server.wait_until("it is stored", |counts| counts.stored == 1);
+    let mut client = server.client();
+    client.send_request("POST /x", "content-length: 0");
+    while origin.count() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    drop(client);
+    // The server sees the end.
+    while server.door.stats().curr_connections() > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    go.send(()).unwrap();
+    server.wait_until("it is void", |counts| counts.invalidated == 1);
+    assert_eq!(server.ask("/x", "").cache(), "fwd=uri-miss; ttl=100; stored");
+    server.stop();
+}
+
+#[test]
+fn the_parts_of_a_cookie_are_one_line_for_the_origin() {
+    let origin = Origin::always("", b"");
+    let server = Server::of(&origin);
+    server.ask("/x", "cookie: a=1 & cookie: b=2; c=3");
+    let fields = &origin.seen()[0].fields;
+    let cookies: Vec<_> = fields.iter().filter(|(name, _)| name == "cookie").collect();
+    assert_eq!(cookies, [&("cookie".to_owned(), "a=1; b=2; c=3".to_owned())]);
+    server.stop();
 }
