@@ -5,8 +5,6 @@ use std::fmt;
 /// Why a request went to the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
-    /// The cache was not to be asked.
-    Bypass,
     /// The method is not answered from a cache.
     Method,
     /// Nothing is stored for the URL.
@@ -23,7 +21,6 @@ impl Forward {
     /// As RFC 9211 names it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Bypass => "bypass",
             Self::Method => "method",
             Self::UriMiss => "uri-miss",
             Self::VaryMiss => "vary-miss",

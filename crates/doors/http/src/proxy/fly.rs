@@ -17,7 +17,7 @@ use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use http_body_util::BodyExt;
-use pumice::{Action, Meta, NewObject, ObjectWriter, Outcome, RejectReason};
+use pumice::{Action, Meta, NewObject, ObjectWriter, Outcome};
 use pumice_device::Device;
 use pumice_net::Share;
 use std::pin::pin;
@@ -235,13 +235,7 @@ impl<D: Device + Clone> Proxy<D> {
             head: &head,
             ..NewObject::default()
         };
-        let writer = self
-            .cache
-            .begin(&self.cx, &key, new)
-            .map_err(|reason| match reason {
-                RejectReason::TooLarge | RejectReason::Length => "too-large",
-                _ => "admission",
-            })?;
+        let writer = self.cache.begin(&self.cx, &key, new).map_err(|_| "too-large")?;
         let follow = writer.follow();
         let whole = (head, checked.body_bytes);
         let coming = Coming::new(&job.target, &job.fields, storing.vary, whole, follow);
