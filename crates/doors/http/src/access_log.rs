@@ -109,7 +109,7 @@ pub struct AccessLog {
 struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
-    dropped: AtomicU64,
+    dropped: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -174,6 +174,11 @@ impl AccessLog {
     /// Lines that were not written: the file took none, or not as many as came.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
+    }
+
+    /// What counts them.
+    pub(crate) fn dropped_cell(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.shared.dropped)
     }
 
     fn combined(&self, entry: &Entry<'_>) -> Vec<u8> {

@@ -4,6 +4,7 @@ use crate::origin::OriginError;
 use http::StatusCode;
 use pumice_net::{Connections, Counter, Histogram, HistogramSnapshot};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pumice_world::figures! {
     /// Sums of counters over workers.
@@ -65,6 +66,8 @@ pumice_world::figures! {
     Counter idle_closed,
     /// Connections whose TLS handshake failed or took too long.
     Counter tls_handshake_errors,
+    /// Lines that the access log has not written: the file took none, or not as many as came.
+    Counter log_lines_dropped,
 }
 
 impl Counters {
@@ -136,13 +139,20 @@ pub(crate) struct WorkerStats {
 pub struct DoorStats {
     workers: Box<[WorkerStats]>,
     connections: Arc<Connections>,
+    /// Of the access log, which has a thread of its own.
+    log_lines_dropped: Arc<AtomicU64>,
 }
 
 impl DoorStats {
-    pub(crate) fn new(workers: usize, connections: Arc<Connections>) -> Self {
+    pub(crate) fn new(
+        workers: usize,
+        connections: Arc<Connections>,
+        log_lines_dropped: Arc<AtomicU64>,
+    ) -> Self {
         Self {
             workers: (0..workers).map(|_| WorkerStats::default()).collect(),
             connections,
+            log_lines_dropped,
         }
     }
 
@@ -152,7 +162,10 @@ impl DoorStats {
 
     /// Sums since the start.
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+        let mut counts = Counts {
+            log_lines_dropped: self.log_lines_dropped.load(Ordering::Relaxed),
+            ..Counts::default()
+        };
         for worker in &self.workers {
             counts += worker.counters.snapshot();
         }

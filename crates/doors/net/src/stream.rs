@@ -135,6 +135,14 @@ impl Stream {
         address.ok().map(|address| address.ip().to_canonical())
     }
 
+    /// Makes the end of the connection a reset: the peer does not take what it has got for all. Of no effect on a unix socket.
+    pub fn reset_at_end(&self) {
+        socket!(self, socket => {
+            // Where it fails the connection is gone.
+            let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+        });
+    }
+
     /// The protocol that the handshake agreed on, one of [`crate::FloorConfig::alpn`]; `None` without TLS, or where the client named none.
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {

@@ -316,11 +316,12 @@ impl<D: Device + Clone> Proxy<D> {
     fn send(self: &Rc<Self>, reply: Reply<D::Buf>, mut under_way: UnderWay) -> Respond<D> {
         let mut lines = reply.fields.get_all(CACHE_STATUS).iter();
         under_way.answered(reply.status, lines.next_back().filter(|_| reply.cache.is_some()));
+        let progress = under_way.client().progress();
         let end = Ended {
             proxy: Rc::clone(self),
             under_way,
         };
-        let mut response = Response::new(AnswerBody::new(reply.from, reply.left, end));
+        let mut response = Response::new(AnswerBody::new(reply.from, reply.left, progress, end));
         *response.status_mut() = reply.status;
         *response.headers_mut() = reply.fields;
         response

@@ -11,7 +11,9 @@ use std::cell::Cell;
 use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use thiserror::Error;
+use tokio::time::Instant;
 
 /// Why a body ends before its end: the connection is cut, so that nobody takes what has come for the whole.
 #[derive(Clone, Copy, Debug, Error)]
@@ -150,6 +152,84 @@ impl<B: Buffer> Buf for Chunk<B> {
     }
 }
 
+/// How an answer gets on: who waits for what is a chunk that was handed to hyper, and which goes as its client lets it.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// Chunks that are not sent yet.
+    chunks: Cell<usize>,
+    /// When the client last took some of one, or there was none.
+    last: Cell<Instant>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            chunks: Cell::new(0),
+            last: Cell::new(Instant::now()),
+        }
+    }
+}
+
+impl Progress {
+    fn count(&self, chunks: usize) {
+        self.chunks.set(chunks);
+        self.last.set(Instant::now());
+    }
+
+    /// Whether the client has taken nothing for so long of what is there.
+    pub(super) fn is_stalled(&self, timeout: Duration) -> bool {
+        self.chunks.get() > 0 && self.last.get().elapsed() >= timeout
+    }
+}
+
+/// A chunk on its way, which says how it gets on.
+pub(crate) struct Sent<B> {
+    chunk: Chunk<B>,
+    progress: Option<Rc<Progress>>,
+}
+
+impl<B> Sent<B> {
+    fn new(chunk: Chunk<B>, progress: Option<Rc<Progress>>) -> Self {
+        if let Some(progress) = &progress {
+            match progress.chunks.get() {
+                0 => progress.count(1),
+                // The one before is what the client has to take first.
+                chunks => progress.chunks.set(chunks + 1),
+            }
+        }
+        Self { chunk, progress }
+    }
+}
+
+impl<B> Drop for Sent<B> {
+    fn drop(&mut self) {
+        if let Some(progress) = &self.progress {
+            progress.count(progress.chunks.get() - 1);
+        }
+    }
+}
+
+impl<B: Buffer> Buf for Sent<B> {
+    fn remaining(&self) -> usize {
+        self.chunk.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.chunk.chunk()
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.chunk.chunks_vectored(slices)
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.chunk.advance(count);
+        if let Some(progress) = &self.progress {
+            progress.count(progress.chunks.get());
+        }
+    }
+}
+
 /// Parts of a body, as they come.
 pub(crate) type Chunks<B> = std::pin::Pin<Box<dyn Stream<Item = Result<Chunk<B>, Cut>>>>;
 
@@ -171,6 +251,7 @@ pub(crate) struct AnswerBody<B, E: End> {
     /// How much is still to come, where that is known.
     left: Option<u64>,
     sent: u64,
+    progress: Option<Rc<Progress>>,
     /// Is told at the end how much was sent.
     end: E,
 }
@@ -182,11 +263,12 @@ pub(crate) trait End: Unpin {
 }
 
 impl<B: Buffer, E: End> AnswerBody<B, E> {
-    pub(crate) fn new(from: From<B>, left: Option<u64>, end: E) -> Self {
+    pub(crate) fn new(from: From<B>, left: Option<u64>, progress: Option<Rc<Progress>>, end: E) -> Self {
         Self {
             from,
             left,
             sent: 0,
+            progress,
             end,
         }
     }
@@ -200,13 +282,13 @@ impl<B, E: End> AnswerBody<B, E> {
 }
 
 impl<B: Buffer, E: End> Body for AnswerBody<B, E> {
-    type Data = Chunk<B>;
+    type Data = Sent<B>;
     type Error = Cut;
 
     fn poll_frame(
         self: std::pin::Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Chunk<B>>, Cut>>> {
+    ) -> Poll<Option<Result<Frame<Sent<B>>, Cut>>> {
         let body = self.get_mut();
         let next = match &mut body.from {
             From::Nothing => None,
@@ -235,7 +317,8 @@ impl<B: Buffer, E: End> Body for AnswerBody<B, E> {
         if let Some(Ok(chunk)) = &next {
             body.count(chunk.remaining());
         }
-        Poll::Ready(next.map(|next| next.map(Frame::data)))
+        let sent = |chunk| Frame::data(Sent::new(chunk, body.progress.clone()));
+        Poll::Ready(next.map(|next| next.map(sent)))
     }
 
     fn is_end_stream(&self) -> bool {

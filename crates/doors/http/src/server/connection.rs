@@ -1,6 +1,6 @@
 //! One connection: hyper reads requests and writes answers, HTTP/2 where TLS agreed on it.
 
-use super::{Client, Worker};
+use super::{Client, Shared, Worker};
 use crate::key::Scheme;
 use crate::proxy::{Answering, Proxy, Respond};
 use http::Request;
@@ -11,7 +11,7 @@ use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use pumice_device::Device;
 use pumice_net::{Arrived, Refused, Stream};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -61,10 +61,11 @@ impl<D: Device + Clone> Service<Request<Incoming>> for Requests<D> {
     }
 }
 
-/// A stream that ends where its peer takes nothing for too long: for the stall timeout, or, while others wait for memory, for less.
+/// A stream that ends by a reset where an answer is not sent whole, and where its peer takes nothing for too long: for the stall timeout, or, while others wait for memory, for less.
 struct Watched<D: Device + Clone> {
     stream: Stream,
     proxy: Rc<Proxy<D>>,
+    client: Rc<Client>,
     /// When the peer took the last byte, while it takes none.
     blocked: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -76,6 +77,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// How long a peer may take nothing at the moment.
+fn stall_timeout(shared: &Shared) -> Duration {
+    let timeout = shared.config.stall_timeout;
+    match shared.budgets.patience() {
+        None => timeout,
+        Some(_) => timeout.min(PATIENCE),
+    }
+}
+
+impl<D: Device + Clone> Drop for Watched<D> {
+    fn drop(&mut self) {
+        if self.client.is_cut.get() || self.client.under_way.get() > 0 {
+            self.stream.reset_at_end();
+        }
+    }
+}
+
 impl<D: Device + Clone> Watched<D> {
     fn watch(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if written.is_ready() {
@@ -86,11 +104,7 @@ impl<D: Device + Clone> Watched<D> {
         let shared = &self.proxy.shared;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(LOOK)));
         while timer.as_mut().poll(cx).is_ready() {
-            let most = match shared.budgets.patience() {
-                None => shared.config.stall_timeout,
-                Some(_) => shared.config.stall_timeout.min(PATIENCE),
-            };
-            if since.elapsed() >= most {
+            if since.elapsed() >= stall_timeout(shared) {
                 self.proxy.stats().counters.slow_clients_closed.add(1);
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
@@ -154,6 +168,7 @@ pub(super) async fn serve<D: Device + Clone>(worker: Rc<Worker<D>>, arrived: Arr
             return;
         }
     };
+    let is_http2 = stream.alpn() == Some(b"h2");
     let client = Rc::new(Client {
         address: stream.peer_ip(),
         scheme: match stream {
@@ -162,15 +177,18 @@ pub(super) async fn serve<D: Device + Clone>(worker: Rc<Worker<D>>, arrived: Arr
         },
         requests: Cell::new(0),
         under_way: Cell::new(0),
+        is_cut: Cell::new(false),
+        is_http2,
+        progress: RefCell::default(),
     });
     let requests = Requests {
         proxy: Rc::clone(&worker.proxy),
         client: Rc::clone(&client),
     };
-    let is_http2 = stream.alpn() == Some(b"h2");
     let io = TokioIo::new(Watched {
         stream,
         proxy: Rc::clone(&worker.proxy),
+        client: Rc::clone(&client),
         blocked: None,
         timer: None,
     });
@@ -217,7 +235,8 @@ pub(super) async fn serve<D: Device + Clone>(worker: Rc<Worker<D>>, arrived: Arr
     }
 }
 
-/// Runs a connection to its end: told to stop it ends after what is under way, and so it does when no request comes.
+/// Runs a connection to its end: told to stop it ends after what is under way, and so it does when no request comes, or when one of the
+/// answers that HTTP/2 sends at once does not get on.
 async fn drive<D: Device + Clone, C: Future<Output = hyper::Result<()>>>(
     worker: &Worker<D>,
     client: &Client,
@@ -225,18 +244,31 @@ async fn drive<D: Device + Clone, C: Future<Output = hyper::Result<()>>>(
     shut_down: impl Fn(Pin<&mut C>),
 ) -> hyper::Result<()> {
     let timeout = worker.proxy.shared.config.idle_timeout;
+    let look = worker.proxy.shared.config.stall_timeout.min(PATIENCE) / 2;
     let mut connection = pin!(connection);
     let mut idle = pin!(sleep(timeout));
+    let mut stalled = pin!(sleep(look));
     let mut stopped = pin!(worker.stop.notified());
     let mut is_ending = worker.stop.is_stopping();
     let mut seen = 0;
     loop {
         tokio::select! {
             biased;
-            ended = &mut connection => return ended,
+            ended = &mut connection => {
+                // A body that ends before its end is an error of hyper's user.
+                client.is_cut.set(ended.as_ref().is_err_and(hyper::Error::is_user));
+                return ended;
+            }
             () = &mut stopped, if !is_ending => {
                 is_ending = true;
                 shut_down(connection.as_mut());
+            }
+            () = &mut stalled, if client.is_http2 => {
+                if client.is_stalled(stall_timeout(&worker.proxy.shared)) {
+                    worker.proxy.stats().counters.slow_clients_closed.add(1);
+                    return Ok(());
+                }
+                stalled.as_mut().reset(Instant::now() + look);
             }
             () = &mut idle => {
                 let requests = client.requests.get();

@@ -11,17 +11,19 @@ use crate::key::Scheme;
 use crate::origin::Origin;
 use crate::proxy::{Flights, Proxy, Spared, Voids};
 use anyhow::Context;
+use body::Progress;
 use http::{HeaderValue, StatusCode};
 pub(crate) use noted::Noted;
 use pumice::{Cx, ObjectCache};
 use pumice_device::Device;
 use pumice_net::{BudgetSizes, Budgets, Floor, FloorConfig, Stop};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// What a connection hears that is one too many.
@@ -73,6 +75,31 @@ pub(crate) struct Client {
     requests: Cell<u64>,
     /// Requests whose answers are not sent yet.
     under_way: Cell<usize>,
+    /// An answer has ended before its end.
+    is_cut: Cell<bool>,
+    is_http2: bool,
+    /// Of the answers that HTTP/2 sends at once.
+    progress: RefCell<Vec<Weak<Progress>>>,
+}
+
+impl Client {
+    /// What is to be told how an answer gets on: over HTTP/2, where a client that gives one stream no window may take those of others.
+    pub(crate) fn progress(&self) -> Option<Rc<Progress>> {
+        self.is_http2.then(|| {
+            let progress = Rc::default();
+            let mut all = self.progress.borrow_mut();
+            all.retain(|other| other.strong_count() > 0);
+            all.push(Rc::downgrade(&progress));
+            progress
+        })
+    }
+
+    /// Whether it has taken nothing of one of its answers for so long.
+    fn is_stalled(&self, timeout: Duration) -> bool {
+        let all = self.progress.borrow();
+        let mut alive = all.iter().filter_map(Weak::upgrade);
+        alive.any(|progress| progress.is_stalled(timeout))
+    }
 }
 
 /// A request whose answer is not sent yet, and what the access log is to say of it.
@@ -141,14 +168,16 @@ impl Door {
         let connections = Arc::clone(floor.connections());
         let log = config.access_log.as_ref();
         let log = log.map(|log| AccessLog::open(log, config.rules.log_hide()));
+        let log = log.transpose().context("the access log")?;
+        let log_dropped = log.as_ref().map(AccessLog::dropped_cell).unwrap_or_default();
         let shared = Shared {
-            stats: Arc::new(DoorStats::new(config.workers.max(1), connections)),
+            stats: Arc::new(DoorStats::new(config.workers.max(1), connections, log_dropped)),
             budgets: Budgets::new(sizes, PIECE_BYTES_MAX),
             pseudonym: format!("pumice-{:016x}", random()),
             flights: Arc::default(),
             spared: Spared::default(),
             voids: Voids::default(),
-            log: log.transpose().context("the access log")?,
+            log,
             config,
         };
         Ok(Self {
@@ -173,11 +202,6 @@ impl Door {
     /// The addresses on which it speaks TLS, with the ports that the system chose.
     pub fn tls_addrs(&self) -> &[SocketAddr] {
         self.floor.tls_addrs()
-    }
-
-    /// Lines that the access log has not written.
-    pub fn log_dropped(&self) -> u64 {
-        self.shared.log.as_ref().map_or(0, AccessLog::dropped)
     }
 
     /// What the door counts.

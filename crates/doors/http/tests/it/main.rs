@@ -5,6 +5,7 @@ mod any_bytes;
 mod collapsed;
 mod common;
 mod directives;
+mod http2;
 mod life;
 mod origin;
 mod passed;

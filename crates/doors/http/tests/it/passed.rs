@@ -2,7 +2,7 @@
 
 use crate::common::{Origin, Server, config, head, say, value};
 use pumice_door_http::access_log::AccessLogConfig;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -301,6 +301,28 @@ fn http_1_0_is_spoken() {
 }
 
 #[test]
+fn a_body_that_breaks_off_ends_in_a_reset() {
+    let origin = Origin::start(|_, to| {
+        let mut bytes = head("transfer-encoding: chunked & cache-control: no-store", None);
+        bytes.extend(b"5\r\nhello\r\n");
+        let _ = to.write_all(&bytes);
+        std::thread::sleep(Duration::from_millis(50));
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    });
+    let server = Server::of(&origin);
+    for version in ["1.0", "1.1"] {
+        let mut client = server.client();
+        client.send(format!("GET /x HTTP/{version}\r\nhost: example.org\r\n\r\n"));
+        client.head().expect("a head");
+        let mut body = Vec::new();
+        let end = client.stream.read_to_end(&mut body);
+        assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+        assert!(String::from_utf8(body).unwrap().contains("hello"));
+    }
+    server.stop();
+}
+
+#[test]
 fn a_small_body_that_is_not_as_long_as_told_is_a_502() {
     for body in [&b"hell"[..], b"hello!"] {
         let origin = Origin::start(move |_, to| {
@@ -401,5 +423,23 @@ fn the_parts_of_a_cookie_are_one_line_for_the_origin() {
     let fields = &origin.seen()[0].fields;
     let cookies: Vec<_> = fields.iter().filter(|(name, _)| name == "cookie").collect();
     assert_eq!(cookies, [&("cookie".to_owned(), "a=1; b=2; c=3".to_owned())]);
+    server.stop();
+}
+
+#[test]
+fn lines_that_the_access_log_loses_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let origin = Origin::always("", b"hello");
+    let server = Server::start(pumice_door_http::DoorConfig {
+        access_log: Some(AccessLogConfig {
+            path: directory.path().join("log"),
+            format: "json".parse().unwrap(),
+        }),
+        ..config(origin.address)
+    });
+    assert_eq!(server.counts().log_lines_dropped, 0);
+    directory.close().unwrap();
+    server.ask("/x", "");
+    server.wait_until("it is lost", |counts| counts.log_lines_dropped == 1);
     server.stop();
 }
