@@ -77,6 +77,23 @@ impl Window {
     fn wake(&mut self) {
         self.waiting.drain(..).for_each(Waker::wake);
     }
+
+    /// What is held from byte `at` of the value on, if anything is.
+    fn held(&self, at: u64) -> Option<&[u8]> {
+        let at = usize::try_from(at.checked_sub(self.start)?).ok()?;
+        self.buffer.get(at..).filter(|held| !held.is_empty())
+    }
+
+    /// What a follower at byte `at` reads next; `None` while that has not come.
+    fn next<T>(&self, at: u64, held: impl Fn(&[u8]) -> T) -> Option<Result<Next<T>, Broken>> {
+        match (self.end, self.held(at), self.set) {
+            (End::Failed, ..) => Some(Err(Broken)),
+            (_, Some(bytes), _) => Some(Ok(Next::Held(held(bytes)))),
+            (_, None, Some(set)) if at < self.start => Some(Ok(Next::Slice(set))),
+            (End::Finished, ..) if at == self.total => Some(Ok(Next::End)),
+            (End::Finished | End::Open, ..) => None,
+        }
+    }
 }
 
 /// Writes one object, piece by piece. It holds up to 1 MiB of the value, and is to be seen when it is finished. Dropped before, it leaves
@@ -216,7 +233,12 @@ impl<D: Device + Clone> ObjectWriter<D> {
             return Ok(());
         }
         let reason = self.cache.inner.refuse_too_large(&self.key, len);
-        Err(self.fail(reason))
+        Err(self.refuse(reason))
+    }
+
+    fn refuse(&mut self, reason: RejectReason) -> RejectReason {
+        self.failure = Some(reason);
+        reason
     }
 
     /// Bytes appended so far.
@@ -228,14 +250,15 @@ impl<D: Device + Clone> ObjectWriter<D> {
     /// Appends to the value; waits where flash has no room yet.
     ///
     /// # Errors
-    /// [`RejectReason`]: there will be no object, and what stands under the key is untouched.
+    /// [`RejectReason`]: there will be no object, and what stands under the key is untouched. What [`ObjectWriter::appended`] counts is
+    /// there for followers until the writer is dropped.
     pub async fn append(&mut self, mut bytes: &[u8]) -> Result<(), RejectReason> {
         if let Some(reason) = self.failure {
             return Err(reason);
         }
         let len = self.appended() + bytes.len() as u64;
         if self.len.is_some_and(|told| len > told) {
-            return Err(self.fail(RejectReason::Length));
+            return Err(self.refuse(RejectReason::Length));
         }
         self.check_len(len)?;
         while !bytes.is_empty() {
@@ -278,8 +301,8 @@ impl<D: Device + Clone> ObjectWriter<D> {
         let mut held = std::mem::take(&mut self.window.lock().buffer);
         // Whoever drops this while it waits has lost what was held.
         self.failure = Some(RejectReason::Length);
-        let mut at = 0;
-        while held.len() - at >= slice_bytes || all && at < held.len() {
+        let (mut at, mut written) = (0, Ok(()));
+        while written.is_ok() && (held.len() - at >= slice_bytes || all && at < held.len()) {
             let end = held.len().min(at + slice_bytes);
             if let Some(wait) = self.cache.change_wait(&self.cx) {
                 wait.await;
@@ -289,19 +312,23 @@ impl<D: Device + Clone> ObjectWriter<D> {
             // A slice counts before it is stored: what is dropped meanwhile leaves none behind.
             let slice = slices.next(&self.key, piece);
             self.slices = Some(slices);
-            if let Err(reason) = large.write_slice(slice).await {
-                return Err(self.fail(reason));
+            written = large.write_slice(slice).await;
+            if written.is_ok() {
+                at = end;
             }
-            at = end;
         }
         held.drain(..at);
+        if all {
+            // Followers may keep the window for long.
+            held.shrink_to_fit();
+        }
         let mut window = self.window.lock();
         window.buffer = held;
         window.start += at as u64;
         window.wake();
         drop(window);
-        self.failure = None;
-        Ok(())
+        self.failure = written.err();
+        written
     }
 
     /// Makes the object visible, in place of whatever stands under the key. Returns its version.
@@ -331,8 +358,8 @@ impl<D: Device + Clone> ObjectWriter<D> {
     }
 
     /// As [`ObjectWriter::finish`], if `decide` says with which meta, given all but the value of what the key holds; as one step, as
-    /// [`ObjectCache::update`].
-    pub async fn finish_if<F>(mut self, mut decide: F) -> Outcome
+    /// [`ObjectCache::update`]. Where it is not stored, followers read on until the writer is dropped.
+    pub async fn finish_if<F>(&mut self, mut decide: F) -> Outcome
     where
         F: FnMut(Option<&Object<D::Buf>>) -> Option<Meta>,
     {
@@ -403,26 +430,26 @@ impl<D: Device + Clone> ObjectWriter<D> {
         }
         let appended = self.appended();
         if self.len.is_some_and(|told| told != appended) {
-            return Err(self.fail(RejectReason::Length));
+            return Err(self.refuse(RejectReason::Length));
         }
         self.len = Some(appended);
         let is_apart = !self.head.is_empty() && self.head.len() as u64 + appended > ONE_RECORD_BYTES as u64;
         if self.slices.is_none() && is_apart {
             self.slice(appended as usize);
         }
+        self.end_following();
         self.write(true).await?;
         // A flush of all, or the others' objects, may have come over the first slices since.
         if let Some(slices) = &self.slices
             && !self.cache.inner.has_first_slices(&self.key, &slices.manifest)
         {
-            return Err(self.fail(RejectReason::NoRoom));
+            return Err(self.refuse(RejectReason::NoRoom));
         }
-        self.end_following();
         Ok(())
     }
 
-    /// All of the value has been appended: followers read to its end, whatever becomes of the object. What has left the window goes with the
-    /// slices of one that is not stored.
+    /// Nothing more is appended: followers read to the end of what has been, whatever becomes of the object. What has left the window goes
+    /// with the writer of one that is not stored.
     pub fn end_following(&mut self) {
         let mut window = self.window.lock();
         window.end = End::Finished;
@@ -431,15 +458,13 @@ impl<D: Device + Clone> ObjectWriter<D> {
     }
 
     /// There will be no object: its slices go, and followers hear of it.
-    fn fail(&mut self, reason: RejectReason) -> RejectReason {
-        self.failure = Some(reason);
+    fn fail(&mut self) {
         if let Some(slices) = self.slices.take() {
             self.cache
                 .large(&self.cx, &self.key)
                 .drop_slices(slices.manifest, |books| &books.rejected);
         }
         self.end(End::Failed);
-        reason
     }
 
     fn end(&mut self, end: End) {
@@ -467,7 +492,7 @@ impl<D: Device + Clone> ObjectWriter<D> {
 impl<D: Device + Clone> Drop for ObjectWriter<D> {
     fn drop(&mut self) {
         if !self.is_finished {
-            self.fail(RejectReason::Length);
+            self.fail();
         }
     }
 }
@@ -500,13 +525,42 @@ pub struct Follower<D: Device + Clone> {
 }
 
 impl<D: Device + Clone> Follower<D> {
-    /// Memory that the next [`Follower::read`] takes, in bytes.
+    /// Memory that the next [`Follower::read`] takes, in bytes, once there is something to read.
     pub fn next_bytes(&self) -> usize {
         let window = self.follow.window.lock();
         match window.set.filter(|_| self.at < window.start) {
             Some((_, slice_bytes)) => slice_bytes as usize,
-            None => COPIED_BYTES,
+            None => window
+                .held(self.at)
+                .map_or(COPIED_BYTES, |held| held.len().min(COPIED_BYTES)),
         }
+    }
+
+    /// Bytes that are still to be read, once all have come.
+    pub fn left(&self) -> Option<u64> {
+        let window = self.follow.window.lock();
+        (window.end == End::Finished).then(|| window.total.saturating_sub(self.at))
+    }
+
+    /// Waits until there is something to read, or will never be.
+    pub async fn ready(&self) {
+        let _ = self.next(|_| ()).await;
+    }
+
+    /// What comes next, once it has come, with what `held` makes of the bytes that the writer holds.
+    async fn next<T>(&self, held: impl Fn(&[u8]) -> T) -> Result<Next<T>, Broken> {
+        poll_fn(|context| {
+            let mut window = self.follow.window.lock();
+            if let Some(next) = window.next(self.at, &held) {
+                return Poll::Ready(next);
+            }
+            let waker = context.waker();
+            if !window.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+                window.waiting.push(waker.clone());
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     /// Reads what comes next, at most a slice: waits for it where it has not been appended yet. `None` at the end of a finished object.
@@ -514,33 +568,15 @@ impl<D: Device + Clone> Follower<D> {
     /// # Errors
     /// [`Broken`]: the writer has failed, or what has left it is not there any more.
     pub async fn read(&mut self) -> Result<Option<Pieces<D::Buf>>, Broken> {
-        let from_engine = poll_fn(|context| {
-            let mut window = self.follow.window.lock();
-            let held_at = self.at.checked_sub(window.start);
-            let held = held_at.and_then(|at| window.buffer.get(usize::try_from(at).ok()?..));
-            let held = held.filter(|held| !held.is_empty());
-            Poll::Ready(match (window.end, held, window.set) {
-                (End::Failed, ..) => Err(Broken),
-                (_, Some(held), _) => {
-                    let held = &held[..held.len().min(COPIED_BYTES)];
-                    let parts = whole_parts(&self.follow.key, Payload::Bytes(held), Meta::default());
-                    Ok(Next::Held(Record::of(&parts)))
-                }
-                (_, None, Some(set)) if held_at.is_none() => Ok(Next::Slice(set)),
-                (End::Finished, ..) if self.at == window.total => Ok(Next::End),
-                (End::Finished | End::Open, ..) => {
-                    if !window
-                        .waiting
-                        .iter()
-                        .any(|waker| waker.will_wake(context.waker()))
-                    {
-                        window.waiting.push(context.waker().clone());
-                    }
-                    return Poll::Pending;
-                }
-            })
-        });
-        let (record, skip) = match from_engine.await? {
+        let copied = |held: &[u8]| {
+            let held = &held[..held.len().min(COPIED_BYTES)];
+            Record::of(&whole_parts(
+                &self.follow.key,
+                Payload::Bytes(held),
+                Meta::default(),
+            ))
+        };
+        let (record, skip) = match self.next(copied).await? {
             Next::End => return Ok(None),
             Next::Held(record) => (record, 0),
             Next::Slice((set, slice_bytes)) => {
@@ -566,8 +602,8 @@ impl<D: Device + Clone> Follower<D> {
 }
 
 /// What a follower reads next.
-enum Next<B> {
-    Held(Record<B>),
+enum Next<T> {
+    Held(T),
     Slice((u64, u32)),
     End,
 }

@@ -220,13 +220,14 @@ fn a_finish_on_a_condition_sees_the_newest_and_leaves_no_slices_where_it_does_no
             assert_eq!(rig.run(writer.append(&value)), Ok(()));
             writer
         };
-        let writer = begin();
+        let mut writer = begin();
         assert!(rig.set(b"key", b"newer"));
         let kept = rig.run(writer.finish_if(|seen| {
             assert_eq!(seen.map(Object::to_vec).as_deref(), Some(&b"newer"[..]));
             None
         }));
         assert_eq!(kept, Outcome::Kept);
+        drop(writer);
         assert_eq!(rig.cache.books().resident().0, 1);
         let version = rig.cache.begin(&rig.cx, b"key", NewObject::default()).ok();
         drop(version);
@@ -261,6 +262,33 @@ fn what_is_to_be_on_dram_alone_never_reaches_flash() {
             assert_eq!(rig.cache.stats().flash.appended_bytes, 0);
         }
     }
+}
+
+#[test]
+fn what_came_before_a_refusal_is_there_for_followers() {
+    let rig = rig_with(CacheOptions {
+        item_bytes_max: 900_000,
+        ..CacheOptions::default()
+    });
+    let value = bytes(1_000_000, 4);
+    let mut writer = rig.cache.begin(&rig.cx, b"key", NewObject::default()).unwrap();
+    let mut reader = writer.follow().reader(&rig.cache, &rig.cx, 0);
+    assert_eq!(rig.run(writer.append(&value[..800_000])), Ok(()));
+    assert!(rig.run(writer.append(&value[800_000..])).is_err());
+    assert_eq!(writer.appended(), 800_000);
+    writer.end_following();
+    assert_eq!(reader.left(), Some(800_000));
+    let mut read = Vec::new();
+    while let Some(pieces) = rig.run(reader.read()).expect("it is there") {
+        for part in pieces.parts() {
+            let Payload::Bytes(part) = part else { panic!() };
+            read.extend_from_slice(part);
+        }
+    }
+    assert!(read == value[..800_000]);
+    drop(writer);
+    assert!(rig.get(b"key").is_none());
+    rig.check();
 }
 
 #[test]

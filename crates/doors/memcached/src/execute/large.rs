@@ -133,7 +133,7 @@ impl<D: Device + Clone> Executor<D> {
         } = incoming;
         let mut scratch = super::scratch();
         let key = store.key.bytes(&mut scratch);
-        let writer = match writer {
+        let mut writer = match writer {
             Ok(writer) => writer,
             Err(why) => {
                 if why == Verdict::Rejected && is_plain(&store) {
