@@ -93,7 +93,12 @@ impl Coming {
     /// Whether it answers another request for the same URL.
     pub(super) fn fits(&self, target: &Target, method: &Method, request: &HeaderMap, now_secs: i64) -> bool {
         let decision = decide(method, request, Found::Response(&self.head()), now_secs);
-        matches!(decision, Decision::Serve { .. }) && id(target, &self.vary, request) == self.id
+        matches!(decision, Decision::Serve { .. }) && self.is_variant_of(target, request)
+    }
+
+    /// Whether it is the variant that a request asks for.
+    pub(super) fn is_variant_of(&self, target: &Target, request: &HeaderMap) -> bool {
+        id(target, &self.vary, request) == self.id
     }
 }
 
@@ -102,6 +107,8 @@ pub(super) struct Flight {
     key: EngineKey,
     stage: watch::Sender<Stage>,
     riders: AtomicUsize,
+    /// Whether it goes on where nobody rides.
+    goes_on: AtomicBool,
     /// Told when the last rider leaves.
     left: Notify,
 }
@@ -128,11 +135,16 @@ impl Rider {
         let known = stage.wait_for(|stage| !matches!(stage, Stage::Asking)).await;
         known.map_or(Stage::Gone, |stage| stage.clone())
     }
+
+    /// Leaves a flight that is to go on all the same.
+    pub(super) fn leave(self) {
+        self.0.goes_on.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Rider {
     fn drop(&mut self) {
-        if self.0.riders.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.0.riders.fetch_sub(1, Ordering::Release) == 1 {
             self.0.left.notify_one();
         }
     }
@@ -165,11 +177,17 @@ impl Flights {
             key,
             stage: watch::Sender::new(Stage::Asking),
             riders: AtomicUsize::new(0),
+            goes_on: AtomicBool::new(false),
             left: Notify::new(),
         });
         let rider = Rider::of(&flight);
         let flights = Arc::clone(self);
         (rider, Pilot { flights, flight })
+    }
+
+    /// For a while nobody joins a flight of the rider's key: what it brought was for one alone.
+    pub(super) fn part_ways(&self, rider: &Rider, now_secs: i64) {
+        self.alone.set(&rider.0.key, now_secs + ALONE_SECS);
     }
 
     /// Nobody joins the flight of a key any more: what it brings may be void.
@@ -192,7 +210,7 @@ impl Pilot {
     pub(super) async fn abandoned(&self) {
         loop {
             let mut table = self.flights.table.lock();
-            if self.flight.riders.load(Ordering::Relaxed) == 0 {
+            if !self.is_ridden() && !self.flight.goes_on.load(Ordering::Relaxed) {
                 self.delist_in(&mut table);
                 return;
             }
@@ -204,7 +222,13 @@ impl Pilot {
     /// Waits until nobody rides any more, and lets nobody join.
     pub(super) async fn landed(&self) {
         self.delist();
-        self.abandoned().await;
+        while self.is_ridden() {
+            self.flight.left.notified().await;
+        }
+    }
+
+    fn is_ridden(&self) -> bool {
+        self.flight.riders.load(Ordering::Acquire) > 0
     }
 
     fn delist(&self) {

@@ -7,6 +7,7 @@ use super::hit::{Sending, head_of_answer};
 use super::{Asked, Proxy, Reply, Respond};
 use crate::conditional::{ask_validation, ask_whole, is_not_modified};
 use crate::decide::{Decision, Failure, Found, decide, serves_after};
+use crate::head::Head;
 use crate::key::EngineKey;
 use crate::origin::OriginError;
 use crate::range::Part;
@@ -14,7 +15,7 @@ use crate::server::body::{Chunk, Chunks, Cut, From, Holds};
 use crate::status::{CacheStatus, Forward};
 use crate::vary::{VariantId, variant_key};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use pumice::{Broken, Follower};
 use pumice_device::Device;
 use std::rc::Rc;
@@ -33,6 +34,12 @@ fn flight_key<B>(asked: &Asked, finding: &Finding<B>) -> EngineKey {
         .map_or(asked.key, |id: VariantId| variant_key(&id))
 }
 
+/// Whether a response is the answer to a request that asks for nothing special.
+fn serves_plainly(head: &Head<'_>, now_secs: i64) -> bool {
+    let decision = decide(&Method::GET, &HeaderMap::new(), Found::Response(head), now_secs);
+    matches!(decision, Decision::Serve { .. })
+}
+
 impl<D: Device + Clone> Proxy<D> {
     /// Answers by what the origin says, asked by this request or another.
     pub(super) async fn fetch(
@@ -41,10 +48,6 @@ impl<D: Device + Clone> Proxy<D> {
         mut finding: Finding<D::Buf>,
         why: Forward,
     ) -> Respond<D> {
-        if let Some(stored) = &mut finding.stored {
-            // Whoever waits pins nothing.
-            stored.object.detach();
-        }
         let cache = CacheStatus {
             forward: Some(why),
             ..CacheStatus::default()
@@ -64,13 +67,13 @@ impl<D: Device + Clone> Proxy<D> {
                             Err(again) => self.pass(again, why).await,
                         };
                     }
-                    if let Some(stored) = &mut finding.stored {
-                        stored.object.detach();
-                    }
                 }
                 self.lead(asked, finding, cache, (rider, pilot)).await
             }
-            (rider, None) => self.ride(asked, finding, cache, rider).await,
+            (rider, None) => {
+                drop(finding);
+                self.ride(asked, cache, rider).await
+            }
         }
     }
 
@@ -92,13 +95,13 @@ impl<D: Device + Clone> Proxy<D> {
             return;
         }
         if let (rider, Some(pilot)) = self.shared.flights.board(key, now) {
+            rider.leave();
             let job = self.job(asked, finding);
             let (tell, told) = oneshot::channel();
             let proxy = Rc::clone(self);
             tokio::task::spawn_local(async move {
                 let key = job.key;
                 Rc::clone(&proxy).fly(job, pilot, tell).await;
-                drop(rider);
                 let failure = match told.await {
                     Ok(Led::Failed(_)) => Failure::Unreachable,
                     Ok(Led::Alone(checked, _)) if checked.response.status().is_server_error() => {
@@ -113,7 +116,7 @@ impl<D: Device + Clone> Proxy<D> {
 
     fn job(&self, asked: &Asked, finding: &Finding<D::Buf>) -> Job<D> {
         let mut fields = asked.fields.clone();
-        let stale = finding.stored.as_ref().map(Stored::shared);
+        let stale = finding.stored.as_ref().map(Stored::detached);
         match stale.as_ref().and_then(|stale| stale.head(&asked.target)) {
             Some(head) => ask_validation(&mut fields, &head),
             None => ask_whole(&mut fields),
@@ -138,6 +141,8 @@ impl<D: Device + Clone> Proxy<D> {
     ) -> Respond<D> {
         let counters = &self.stats().counters;
         let job = self.job(&asked, &finding);
+        // Whoever waits holds no memory.
+        drop(finding);
         let (tell, told) = oneshot::channel();
         tokio::task::spawn_local(Rc::clone(self).fly(job, pilot, tell));
         let failure = match told.await {
@@ -160,15 +165,10 @@ impl<D: Device + Clone> Proxy<D> {
                 return self.pass(asked, Forward::Stale).await;
             }
             Ok(Led::Alone(checked, detail)) => {
-                let status = checked.response.status();
-                if let Some(stale) = finding.stored
-                    && self.may_serve_stale(Failure::Answered(status), &asked, &stale)
-                {
-                    cache.forward_status = Some(status.as_u16());
-                    match self.answer_from(asked, stale, cache).await {
-                        Ok(answer) => return answer,
-                        Err(again) => asked = again,
-                    }
+                let failure = Failure::Answered(checked.response.status());
+                match self.answer_stale(asked, failure, cache).await {
+                    Ok(answer) => return answer,
+                    Err(again) => asked = again,
                 }
                 counters.misses.add(1);
                 cache.detail = Some(detail);
@@ -177,26 +177,36 @@ impl<D: Device + Clone> Proxy<D> {
             Ok(Led::Failed(error)) => error,
             Err(_) => OriginError::Broken,
         };
-        self.fail(asked, finding, cache, failure).await
+        self.fail(asked, cache, failure).await
     }
 
     /// The origin could not be asked: what is stale may do.
-    async fn fail(
-        self: &Rc<Self>,
-        mut asked: Asked,
-        finding: Finding<D::Buf>,
-        cache: CacheStatus,
-        error: OriginError,
-    ) -> Respond<D> {
-        if let Some(stale) = finding.stored
-            && self.may_serve_stale(Failure::Unreachable, &asked, &stale)
-        {
-            match self.answer_from(asked, stale, cache).await {
-                Ok(answer) => return answer,
-                Err(again) => asked = again,
-            }
+    async fn fail(self: &Rc<Self>, asked: Asked, cache: CacheStatus, error: OriginError) -> Respond<D> {
+        match self.answer_stale(asked, Failure::Unreachable, cache).await {
+            Ok(answer) => answer,
+            Err(asked) => self.respond(asked, Self::failure(error, cache)),
         }
-        self.respond(asked, Self::failure(error, cache))
+    }
+
+    /// Answers after a failure from what is stored, if that may be; else the request comes back.
+    async fn answer_stale(
+        self: &Rc<Self>,
+        asked: Asked,
+        failure: Failure,
+        mut cache: CacheStatus,
+    ) -> Result<Respond<D>, Asked> {
+        if let Failure::Answered(status) = failure {
+            if !status.is_server_error() {
+                return Err(asked);
+            }
+            cache.forward_status = Some(status.as_u16());
+        }
+        match self.find(&asked, None).await.stored {
+            Some(stale) if self.may_serve_stale(failure, &asked, &stale) => {
+                self.answer_from(asked, stale, cache).await
+            }
+            _ => Err(asked),
+        }
     }
 
     /// Whether what is stored is the answer after a failure; the origin is then left alone for a while.
@@ -212,13 +222,7 @@ impl<D: Device + Clone> Proxy<D> {
     }
 
     /// Waits for what another request brings.
-    async fn ride(
-        self: &Rc<Self>,
-        mut asked: Asked,
-        finding: Finding<D::Buf>,
-        mut cache: CacheStatus,
-        rider: Rider,
-    ) -> Respond<D> {
+    async fn ride(self: &Rc<Self>, mut asked: Asked, mut cache: CacheStatus, rider: Rider) -> Respond<D> {
         let stage = rider.stage().await;
         let now = self.now();
         cache.collapsed = Some(true);
@@ -228,9 +232,22 @@ impl<D: Device + Clone> Proxy<D> {
                 let reply = self.reply_coming(&asked, coming, None, rider, cache);
                 return self.respond(asked, reply);
             }
+            Stage::Coming(coming)
+                if !coming.is_variant_of(&asked.target, &asked.fields)
+                    || !serves_plainly(&coming.head(), now) =>
+            {
+                self.shared.flights.part_ways(&rider, now);
+            }
             Stage::Freshened => {
                 let finding = self.find(&asked, None).await;
                 let serves = self.serves(&asked, &finding);
+                let head = finding
+                    .stored
+                    .as_ref()
+                    .and_then(|stored| stored.head(&asked.target));
+                if head.is_some_and(|head| !serves_plainly(&head, now)) {
+                    self.shared.flights.part_ways(&rider, now);
+                }
                 if let Some(stored) = finding.stored.filter(|_| serves) {
                     self.stats().counters.collapsed.add(1);
                     match self.answer_from(asked, stored, cache).await {
@@ -241,18 +258,15 @@ impl<D: Device + Clone> Proxy<D> {
             }
             Stage::Failed(error) => {
                 self.stats().counters.collapsed.add(1);
-                return self.fail(asked, finding, cache, error).await;
+                return self.fail(asked, cache, error).await;
             }
             Stage::Answered(status) => {
-                if let Some(stale) = finding.stored
-                    && self.may_serve_stale(Failure::Answered(status), &asked, &stale)
-                {
-                    self.stats().counters.collapsed.add(1);
-                    cache.forward_status = Some(status.as_u16());
-                    match self.answer_from(asked, stale, cache).await {
-                        Ok(answer) => return answer,
-                        Err(again) => asked = again,
+                match self.answer_stale(asked, Failure::Answered(status), cache).await {
+                    Ok(answer) => {
+                        self.stats().counters.collapsed.add(1);
+                        return answer;
                     }
+                    Err(again) => asked = again,
                 }
             }
             Stage::Asking | Stage::Coming(_) | Stage::Alone | Stage::Gone => {}
@@ -269,7 +283,7 @@ impl<D: Device + Clone> Proxy<D> {
         self: &Rc<Self>,
         asked: &Asked,
         coming: Arc<Coming>,
-        own: Option<Own<D>>,
+        own: Option<Own>,
         rider: Rider,
         cache: CacheStatus,
     ) -> Reply<D::Buf> {
@@ -290,7 +304,11 @@ impl<D: Device + Clone> Proxy<D> {
         let has_body = is_modified && asked.method == Method::GET && left != Some(0);
         let from = match has_body {
             true => From::Parts(self.follow(coming, rider, tail)),
-            false => From::Nothing,
+            false => {
+                // The next client may want the body.
+                rider.leave();
+                From::Nothing
+            }
         };
         let cache = CacheStatus {
             ttl_secs: Some(ttl_secs),
@@ -310,7 +328,7 @@ impl<D: Device + Clone> Proxy<D> {
         self: &Rc<Self>,
         coming: Arc<Coming>,
         rider: Rider,
-        tail: Option<oneshot::Receiver<Tail<D>>>,
+        tail: Option<oneshot::Receiver<Tail>>,
     ) -> Chunks<D::Buf> {
         let follower = coming.follow.reader(&self.cache, &self.cx, 0);
         let left = coming.body_bytes;
@@ -318,7 +336,10 @@ impl<D: Device + Clone> Proxy<D> {
         let stored = stream::try_unfold(
             state,
             move |(proxy, mut follower, rider): (Rc<Self>, Follower<D>, Rider)| async move {
-                let share = proxy.share(left.unwrap_or(u64::MAX), follower.next_bytes()).await;
+                // Whoever waits for the origin holds no share.
+                follower.ready().await;
+                let left = left.or_else(|| follower.left()).unwrap_or(u64::MAX);
+                let share = proxy.share(left, follower.next_bytes()).await;
                 let Some(pieces) = follower.read().await? else {
                     return Ok(None);
                 };

@@ -24,10 +24,12 @@ impl<B: Buffer> Stored<B> {
         head_of(&self.object, target, self.variant)
     }
 
-    /// The same for another holder, who waits: it is to be detached before.
-    pub(super) fn shared(&self) -> Self {
+    /// The same for another holder, who waits and so pins nothing.
+    pub(super) fn detached(&self) -> Self {
+        let mut object = self.object.clone();
+        object.detach();
         Self {
-            object: self.object.clone(),
+            object,
             share: None,
             variant: self.variant,
         }

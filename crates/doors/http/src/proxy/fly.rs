@@ -6,7 +6,7 @@ use super::find::Stored;
 use super::pass::Checked;
 use crate::conditional::ask_whole;
 use crate::freshness::Times;
-use crate::head::NewHead;
+use crate::head::{Head, NewHead};
 use crate::key::{EngineKey, Target};
 use crate::origin::{OriginBody, OriginError, RequestBody};
 use crate::server::body::{Chunk, Cut};
@@ -23,7 +23,9 @@ use pumice_net::Share;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// The longest body, of those of known length, that has come as a whole before its head is sent on: where it does not, there is a 502.
 const WHOLE_FIRST_BYTES_MAX: u64 = 64 << 10;
@@ -31,13 +33,16 @@ const WHOLE_FIRST_BYTES_MAX: u64 = 64 << 10;
 /// What a writer is thought to hold at first of a body whose length is not known.
 const FIRST_BYTES: usize = 16 << 10;
 
+/// How long a response waits for memory to be stored by; then it is passed on.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(3);
+
 /// The longest response that is stored while the flash device is out: longer ones would fall out of DRAM before they have come.
 const DRAM_ALONE_BYTES_MAX: u64 = 256 << 10;
 
 /// What the one that asked hears of its flight.
-pub(super) enum Led<D: Device + Clone> {
+pub(super) enum Led {
     /// The answer is stored while it comes.
-    Coming(Arc<Coming>, Own<D>),
+    Coming(Arc<Coming>, Own),
     /// What is stored is good still.
     Freshened,
     /// The answer is not stored, and why.
@@ -47,35 +52,39 @@ pub(super) enum Led<D: Device + Clone> {
 }
 
 /// What is for the one that asked alone: all fields that the origin sent, and what is behind the bytes that are stored.
-pub(super) struct Own<D: Device + Clone> {
+pub(super) struct Own {
     pub(super) status: StatusCode,
     pub(super) fields: HeaderMap,
-    pub(super) tail: oneshot::Receiver<Tail<D>>,
+    pub(super) tail: oneshot::Receiver<Tail>,
 }
 
-/// The rest of a body that turns out to be too long to be stored.
-pub(super) struct Tail<D: Device + Clone> {
-    /// What came before is there as long as this is.
-    _writer: ObjectWriter<D>,
+/// The rest of a body that cannot be stored.
+pub(super) struct Tail {
     next: Bytes,
     body: OriginBody,
 }
 
 /// A response on its way to those who wait for it.
-struct Landing<D: Device + Clone> {
+struct Landing {
     coming: Arc<Coming>,
     /// Who asked, until he has heard.
-    tell: Option<(oneshot::Sender<Led<D>>, Own<D>)>,
+    tell: Option<(oneshot::Sender<Led>, Own)>,
     pilot: Pilot,
 }
 
-impl<D: Device + Clone> Landing<D> {
+impl Landing {
     /// Says that it comes, once.
     fn announce(&mut self, now_secs: i64) {
+        if self.tell.is_some() {
+            self.pilot.say(Stage::Coming(Arc::clone(&self.coming)), now_secs);
+            self.tell();
+        }
+    }
+
+    /// Tells the one that asked, once.
+    fn tell(&mut self) {
         if let Some((tell, own)) = self.tell.take() {
-            let coming = Arc::clone(&self.coming);
-            self.pilot.say(Stage::Coming(Arc::clone(&coming)), now_secs);
-            let _ = tell.send(Led::Coming(coming, own));
+            let _ = tell.send(Led::Coming(Arc::clone(&self.coming), own));
         }
     }
 
@@ -121,7 +130,7 @@ struct Storage<D: Device + Clone> {
 
 impl<D: Device + Clone> Proxy<D> {
     /// Asks the origin, and stores its answer if it may be.
-    pub(super) async fn fly(self: Rc<Self>, mut job: Job<D>, pilot: Pilot, tell: oneshot::Sender<Led<D>>) {
+    pub(super) async fn fly(self: Rc<Self>, mut job: Job<D>, pilot: Pilot, tell: oneshot::Sender<Led>) {
         loop {
             let requested_secs = self.now();
             let asking = self.ask_origin(&Method::GET, &job.target, job.fields.clone(), RequestBody::Empty);
@@ -229,7 +238,8 @@ impl<D: Device + Clone> Proxy<D> {
             Some(_) => self.cache.writer_bytes(&key, checked.body_bytes),
             None => FIRST_BYTES,
         };
-        let share = self.shared.budgets.input.take(bytes).await;
+        let share = timeout(MEMORY_PATIENCE, self.shared.budgets.input.take(bytes));
+        let share = share.await.map_err(|_| "memory")?;
         let new = NewObject {
             len: checked.body_bytes,
             head: &head,
@@ -253,54 +263,50 @@ impl<D: Device + Clone> Proxy<D> {
         &self,
         job: &Job<D>,
         mut storage: Storage<D>,
-        (mut body, body_bytes, to_tail): (OriginBody, Option<u64>, oneshot::Sender<Tail<D>>),
-        mut landing: Landing<D>,
+        (mut body, body_bytes, to_tail): (OriginBody, Option<u64>, oneshot::Sender<Tail>),
+        mut landing: Landing,
     ) {
         let counters = &self.stats().counters;
         if body_bytes.is_none_or(|bytes| bytes > WHOLE_FIRST_BYTES_MAX) {
             landing.announce(self.now());
         }
-        let failure = {
+        let come = {
             let mut abandoned = pin!(landing.pilot.abandoned());
-            let mut come = 0;
             loop {
-                let is_half = body_bytes.is_some_and(|bytes| come >= bytes / 2);
+                let is_half = body_bytes.is_some_and(|bytes| storage.writer.appended() >= bytes / 2);
                 let frame = tokio::select! {
                     biased;
                     frame = body.frame() => frame,
                     () = &mut abandoned, if !is_half => return,
                 };
                 match frame {
-                    None => break None,
-                    Some(Err(error)) => break Some(error),
+                    None => break Ok(None),
+                    Some(Err(error)) => break Err(error),
                     Some(Ok(frame)) => {
                         let Ok(bytes) = frame.into_data() else { continue };
-                        come += bytes.len() as u64;
-                        if come > self.shared.config.object_bytes_max {
-                            // Who asked for it gets the rest; the others ask for themselves.
-                            landing.coming.cut();
-                            landing.pilot.say(Stage::Alone, self.now());
-                            storage.writer.end_following();
-                            let tail = Tail {
-                                _writer: storage.writer,
-                                next: bytes,
-                                body,
-                            };
-                            return drop(to_tail.send(tail));
-                        }
-                        if body_bytes.is_none() {
-                            self.hold(&mut storage, come).await;
-                        }
-                        if storage.writer.append(&bytes).await.is_err() {
-                            return;
+                        if let Some(rest) = self.keep(&mut storage, bytes, body_bytes).await {
+                            break Ok(Some(rest));
                         }
                     }
                 }
             }
         };
-        if let Some(error) = failure {
-            counters.origin_error(error);
-            return landing.fail(error, self.now());
+        match come {
+            Ok(None) => {}
+            Ok(Some(next)) => {
+                // Who asked for it gets the rest; the others ask for themselves.
+                landing.coming.cut();
+                storage.writer.end_following();
+                landing.tell();
+                landing.pilot.say(Stage::Alone, self.now());
+                drop(to_tail.send(Tail { next, body }));
+                // What came before is there as long as the writer is.
+                return landing.pilot.landed().await;
+            }
+            Err(error) => {
+                counters.origin_error(error);
+                return landing.fail(error, self.now());
+            }
         }
         landing.announce(self.now());
         drop(to_tail);
@@ -310,33 +316,55 @@ impl<D: Device + Clone> Proxy<D> {
             return landing.pilot.landed().await;
         }
         let bytes = storage.writer.appended();
-        let stored = storage
-            .writer
-            .finish_if(|_| (!is_void()).then(Meta::default))
-            .await;
-        let mut is_stored = matches!(stored, Outcome::Stored { .. });
+        // Of two flights of one key the older may end last.
+        let (dated_secs, now) = (landing.coming.head().dated_secs, self.now());
+        let mut is_outdated = false;
+        let stored = storage.writer.finish_if(|seen| {
+            let seen = seen.and_then(|seen| Head::decode(seen.head(), seen.value_len() as u64));
+            is_outdated = seen.is_some_and(|seen| (dated_secs + 1..=now).contains(&seen.dated_secs));
+            (!is_outdated && !is_void()).then(Meta::default)
+        });
+        let mut is_stored = matches!(stored.await, Outcome::Stored { .. });
         if is_stored && let Some((list, names)) = &storage.list {
             is_stored = self.list(job, list, names).await;
         }
-        if !is_stored || is_void() {
-            // Nothing that is not named, or not good any more, stays.
-            self.cache.delete(&self.cx, &storage.key).await;
+        if is_stored && !is_void() {
+            counters.stored.add(1);
+            counters.stored_bytes.add(bytes);
             return;
         }
-        counters.stored.add(1);
-        counters.stored_bytes.add(bytes);
+        if !is_outdated {
+            // Nothing that is not named, or not good any more, stays.
+            self.cache.delete(&self.cx, &storage.key).await;
+        }
+        landing.pilot.landed().await;
     }
 
-    /// Takes a larger share for a writer whose value has grown to so many bytes, as it doubles its buffer.
-    async fn hold(&self, storage: &mut Storage<D>, come: u64) {
+    /// Appends a part of a body; comes back with what is left of it if no more can be stored.
+    async fn keep(&self, storage: &mut Storage<D>, bytes: Bytes, body_bytes: Option<u64>) -> Option<Bytes> {
+        let before = storage.writer.appended();
+        let come = before + bytes.len() as u64;
+        let fits = come <= self.shared.config.object_bytes_max
+            && (body_bytes.is_some() || self.hold(storage, come).await);
+        if fits && storage.writer.append(&bytes).await.is_ok() {
+            return None;
+        }
+        let kept = storage.writer.appended() - before;
+        Some(bytes.slice(kept as usize..))
+    }
+
+    /// Takes a larger share for a writer whose value has grown to so many bytes, as it doubles its buffer; whether there is one.
+    async fn hold(&self, storage: &mut Storage<D>, come: u64) -> bool {
         let most = self.cache.writer_bytes(&storage.key, None);
         let held = storage.share.as_ref().map_or(0, Share::bytes);
         if held < most && come > held as u64 {
             // Whoever waits for a share holds none.
             storage.share = None;
             let more = (2 * held).max(usize::try_from(come).unwrap_or(most)).min(most);
-            storage.share = Some(self.shared.budgets.input.take_more(more).await);
+            let share = timeout(MEMORY_PATIENCE, self.shared.budgets.input.take_more(more));
+            storage.share = share.await.ok();
         }
+        storage.share.is_some()
     }
 
     /// Names a variant in the list of its URL; whether it is.
@@ -371,9 +399,7 @@ impl<D: Device + Clone> Proxy<D> {
 }
 
 /// What is behind the bytes that are stored, if anything.
-pub(super) fn rest_of<D: Device + Clone>(
-    tail: Option<Tail<D>>,
-) -> impl Stream<Item = Result<Chunk<D::Buf>, Cut>> {
+pub(super) fn rest_of<B>(tail: Option<Tail>) -> impl Stream<Item = Result<Chunk<B>, Cut>> {
     stream::try_unfold(tail, async |tail| {
         let Some(mut tail) = tail else { return Ok(None) };
         let mut next = std::mem::take(&mut tail.next);

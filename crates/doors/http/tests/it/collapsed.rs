@@ -93,6 +93,7 @@ fn whom_the_answer_does_not_fit_goes_to_the_origin_at_once() {
         ("cache-control: private", true),
         ("cache-control: no-store", true),
         ("cache-control: max-age=60 & set-cookie: a=b", true),
+        ("cache-control: no-cache & etag: \"a\"", true),
         ("cache-control: max-age=60 & vary: x-name", false),
     ] {
         let origin = Origin::start(move |seen, to| {
@@ -317,14 +318,119 @@ fn many_chunked_answers_are_under_way_within_little_memory() {
         memory_bytes: 1 << 20,
         ..config(origin.address)
     });
-    let mut slow: Vec<_> = (0..10).map(|_| server.client()).collect();
+    let mut slow: Vec<_> = (0..60).map(|_| server.client()).collect();
     for (number, client) in slow.iter_mut().enumerate() {
-        client.send_request(&format!("/{number}"), "");
+        client.send_request(&format!("/{}", number % 10), "");
+    }
+    for client in &mut slow {
         assert!(client.head().is_some());
     }
-    // None of them has room for a whole slice, and none waits for one.
+    assert_eq!(origin.count(), 10);
+    // None of them has room for a whole slice, and none waits for one; nor for what is sent while nothing is.
     let began = std::time::Instant::now();
     assert_eq!(server.ask("/fast", "").text(), "hello");
     assert!(began.elapsed() < WAIT);
+    server.stop();
+}
+
+#[test]
+fn a_refresh_that_an_invalidation_overtakes_gives_its_memory_back() {
+    let origin = Origin::start(|seen, to| {
+        if seen.field("if-none-match").is_some() {
+            sleep(WAIT / 6);
+        }
+        let fields = "cache-control: max-age=1, stale-while-revalidate=1000 & etag: \"a\"";
+        say(to, fields, &value(300_000, 7));
+    });
+    let server = Server::start(pumice_door_http::DoorConfig {
+        memory_bytes: 1 << 20,
+        ..config(origin.address)
+    });
+    for number in 0..20 {
+        let path = format!("/{number}");
+        server.ask(&path, "");
+        server.wait_until("it is stored", |counts| counts.stored == number + 1);
+        server.clock.advance_secs(10);
+        let asked = origin.count();
+        assert!(server.ask(&path, "").cache().starts_with("hit"));
+        while origin.count() == asked {
+            sleep(Duration::from_millis(1));
+        }
+        server.ask(&format!("POST {path}"), "content-length: 0");
+        sleep(WAIT / 3);
+    }
+    let began = std::time::Instant::now();
+    assert!(server.ask("/last", "").cache().contains("stored"));
+    assert!(began.elapsed() < WAIT * 3);
+    server.stop();
+}
+
+#[test]
+fn a_fetch_goes_on_where_the_client_has_the_body_already() {
+    let origin = Origin::start(|_, to| {
+        let _ = to.write_all(&head("cache-control: max-age=60 & etag: \"a\"", Some(1_000_000)));
+        let _ = to.write_all(&value(1_000_000, 3)[..100_000]);
+        sleep(WAIT);
+        let _ = to.write_all(&value(1_000_000, 3)[100_000..]);
+    });
+    let server = Server::of(&origin);
+    assert_eq!(server.ask("/x", "if-none-match: \"a\"").status, 304);
+    server.wait_until("it is stored", |counts| counts.stored == 1);
+    let answer = server.ask("/x", "");
+    assert!(answer.is_whole && answer.body == value(1_000_000, 3));
+    assert_eq!(origin.count(), 1);
+    server.stop();
+}
+
+#[test]
+fn what_waits_for_memory_in_vain_is_passed_on() {
+    let origin = Origin::start(|seen, to| {
+        let _ = to.write_all(&head("cache-control: max-age=60", Some(4 << 20)));
+        if seen.path() != "/fast" {
+            sleep(Duration::from_secs(8));
+        }
+        let _ = to.write_all(&value(4 << 20, 1));
+    });
+    let server = Server::start(pumice_door_http::DoorConfig {
+        memory_bytes: 1 << 20,
+        ..config(origin.address)
+    });
+    let mut stuck: Vec<_> = (0..40).map(|_| server.client()).collect();
+    for (number, client) in stuck.iter_mut().enumerate() {
+        client.send_request(&format!("/{number}"), "");
+    }
+    sleep(WAIT);
+    let answer = server.ask("/fast", "");
+    assert!(answer.is_whole && answer.body == value(4 << 20, 1));
+    assert!(answer.cache().ends_with("detail=memory"), "{}", answer.cache());
+    drop(stuck);
+    server.stop();
+}
+
+#[test]
+fn of_two_answers_under_way_the_newer_stays() {
+    let times = crate::common::Times::default();
+    let origin = Origin::start(move |_, to| {
+        let date = |secs| format!("cache-control: max-age=60 & date: Tue, 14 Nov 2023 22:13:{secs} GMT");
+        match times.next() {
+            // Those that follow do not wait for each other.
+            0 => say(to, "cache-control: private", b""),
+            1 => {
+                sleep(WAIT);
+                say(to, &date(10), b"old");
+            }
+            _ => say(to, &date(15), b"new"),
+        }
+    });
+    let server = Server::of(&origin);
+    server.ask("/x", "");
+    let mut slow = server.client();
+    slow.send_request("/x", "");
+    sleep(WAIT / 3);
+    assert_eq!(server.ask("/x", "").text(), "new");
+    assert_eq!(slow.answer(false).text(), "old");
+    sleep(WAIT / 3);
+    assert_eq!(server.ask("/x", "").text(), "new");
+    assert_eq!(origin.count(), 3);
     server.stop();
 }
