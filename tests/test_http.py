@@ -156,7 +156,7 @@ def test_browser(directory, server, origin):
         origin.answers[f"/image-{n}.gif"] = Answer(GIF, (*FRESH, ("content-type", "image/gif")))
     for expected in ("fwd=uri-miss", "hit"):
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={directory}/profile-{expected}"]
-        _, said = machine.run("chromium", *flags, "--virtual-time-budget=20000", "--dump-dom", f"http://{server.target}/page.html")
+        _, said = machine.run("chromium", *flags, "--virtual-time-budget=600000", "--dump-dom", f"http://{server.target}/page.html")
         expect(f'seen {{"{expected}":50}} 50 end' in said.replace("&quot;", '"'), f"50 images, each {expected}", said[:500])
 
 

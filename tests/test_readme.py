@@ -93,12 +93,12 @@ def serves(directory, words):
     with open(os.path.join(directory, "disk"), "wb") as file:
         file.truncate(64 * MIB)
     names = {"/dev/nvme1n1": "flash", "127.0.0.1:11211,unix:/run/pumice.sock": f"127.0.0.1:0,unix:{directory}/m", "PATH": "tier",
-             "unix:PATH": f"unix:{directory}/n", "16GiB": "64MiB"}
+             "unix:PATH": f"unix:{directory}/n", "127.0.0.1:8080": "127.0.0.1:0", "16GiB": "64MiB"}
     words = [names.get(word, word) for word in words]
     files = iter(["disk", "cache"])
     words = [next(files) if word == "FILE" else word for word in words]
     words += ["--admin", "127.0.0.1:0"]
-    if "--nbd" not in words and "--memcached" not in words:
+    if not {"--nbd", "--memcached", "--http"} & set(words):
         words += ["--memcached", "127.0.0.1:0"]
     with Server("pumice", directory, [BINARY, *words]) as server:
         server.wait_for_log("ready: ", 60)
