@@ -89,7 +89,7 @@ def test_one_cold_url(directory, origin, size, what):
         clients = [Client(server, path, content(path, length), speed) for speed in speeds]
         clients[0].leaves_after = 3 * MIB if what == "the first leaves" else None
         all_of(clients)
-        faults = {repr(client.fault) for client in clients if not isinstance(client.fault, (Cut, EOFError, type(None)))}
+        faults = {repr(client.fault) for client in clients if not isinstance(client.fault, (Cut, ConnectionResetError, EOFError, type(None)))}
         expect(not faults, "no wrong byte, and no other fault", faults)
         whole = sum(client.right == length and client.fault is None for client in clients)
         # Who read it all from an origin that died was told of no end that was none.
